@@ -1,0 +1,92 @@
+# Every habit of a developer is one target; `make help` lists them. Python >= 3.10 is all they need:
+# Go and a C compiler come from PyPI into .venv when this machine has none.
+
+VENV ?= .venv
+PYTEST_ARGS ?= -m "not bench"
+BENCH_ARGS ?=
+FUZZTIME ?= 20s
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+BUILD := PYTHONPATH=pybind $(PY) -m loaderx_build
+GO := $(BUILD) --exec go
+RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 10))'
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-go test-python lint race fuzz bench build wheel clean
+.DELETE_ON_ERROR:
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+run: build ## The main job on real images: convert, read batches, train a small model
+	$(PY) examples/quickstart.py
+
+test: test-go test-python ## All tests, Go's with the race detector
+
+test-go: $(VENV)/.base
+	$(GO) test -race ./...
+
+test-python: $(VENV)/.test build
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.lint ## gofmt, go vet, staticcheck, ruff
+	@unformatted=$$($(BUILD) --exec gofmt -l gopkg pybind) && \
+	if [ -n "$$unformatted" ]; then echo "gofmt -w is needed for:" $$unformatted; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+race: $(VENV)/.base ## Go tests under the race detector, never from the cache
+	$(GO) test -race -count=1 ./...
+
+fuzz: $(VENV)/.base ## Every Go fuzz test for FUZZTIME (20s)
+	@grep -rl '^func Fuzz' --include='*_test.go' gopkg pybind | while read -r file; do \
+	  for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
+	    echo "$$(dirname "$$file") $$name"; \
+	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" </dev/null || exit 1; \
+	  done; \
+	done
+
+bench: $(VENV)/.bench build ## Go benchmarks, then side by side with peers (BENCH_ARGS="sampler --quick")
+	$(GO) test -run '^$$' -bench . -benchtime 0.3s ./...
+	$(PY) -m tools.bench $(BENCH_ARGS)
+
+build: $(VENV)/.base ## The extension in place; nothing to do when no Go file changed
+	$(BUILD) --inplace
+
+wheel: $(VENV)/.base ## sdist and wheel into dist/, the wheel for every glibc from 2.17 on
+	zig=$$($(BUILD) --print zig-requirement) && $(PIP) install --quiet build $$zig
+	zig=$$($(BUILD) --print zig) && CC="$$zig" $(PY) -m build --no-isolation
+
+clean: ## Remove everything that was built, and the environment
+	rm -rf build dist .venv .pytest_cache .ruff_cache *.egg-info loaderx/_native*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment: .base runs the project, the others add to it. A stamp is newer than
+# pyproject.toml when what that file asks for has been installed.
+$(PY):
+	@for python in python3 python3.13 python3.12 python3.11 python3.10 python3.14; do \
+	  if $$python $(RECENT) 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "error: Python 3.10 or newer is missing: install it from https://python.org."; exit 1; fi; \
+	$$found -m venv $(VENV) || { echo "error: venv is missing: install python3-venv."; rm -rf $(VENV); exit 1; }
+
+$(VENV)/.base: pyproject.toml setup.py | $(PY)
+	needs=$$($(BUILD) --print requirements) && $(PIP) install --quiet "setuptools>=77" $$needs
+	$(PIP) install --quiet --no-build-isolation --editable ".[examples]"
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.base
+	$(PIP) install --quiet --no-build-isolation --editable ".[test]"
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.base
+	$(PIP) install --quiet --no-build-isolation --editable ".[lint]"
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.base
+	$(PIP) install --quiet --no-build-isolation --editable ".[bench]"
+	@touch $@

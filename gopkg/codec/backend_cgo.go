@@ -1,0 +1,7 @@
+//go:build cgo
+
+package codec
+
+import "loaderx/gopkg/codec/libzstd"
+
+var zstd backend = libzstd.Backend{}

@@ -1,0 +1,98 @@
+// Package schema reads and writes schema.msgpack, the file that says what the
+// records of a store are: kind, dtype, item_shape, codec and whatever else its
+// writer noted. FORMAT.md describes it.
+//
+// Callers see JSON text. Keys keep their order and integers stay integers in
+// both directions.
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"loaderx/gopkg/errs"
+)
+
+// FileName is the schema's name in a store's directory.
+const FileName = "schema.msgpack"
+
+// What the keys "format" and "version" of a schema say.
+const (
+	Format  = "loaderx-zrecord"
+	Version = 1
+)
+
+// MaxBytes is the largest schema file, and MaxDepth how deep maps and arrays
+// may be nested in it.
+const (
+	MaxBytes = 1 << 20
+	MaxDepth = 64
+)
+
+// Read returns the schema of the store at storePath as JSON text.
+func Read(storePath string) ([]byte, error) {
+	name := filepath.Join(storePath, FileName)
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("store %s has no %s: %w", storePath, FileName, errs.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read schema: %w", err)
+	}
+	defer f.Close()
+	packed, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read schema: %w", err)
+	}
+	text, err := toJSON(packed)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return text, nil
+}
+
+// Write stores JSON text, an object, as the schema of the store at storePath.
+// A crash leaves the old schema or the new one.
+func Write(storePath string, jsonText []byte) error {
+	packed, err := fromJSON(jsonText)
+	if err != nil {
+		return fmt.Errorf("write schema of %s: %w", storePath, err)
+	}
+	if err := replace(filepath.Join(storePath, FileName), packed); err != nil {
+		return fmt.Errorf("write schema: %w", err)
+	}
+	return nil
+}
+
+func replace(name string, content []byte) error {
+	temp := name + ".tmp"
+	if err := writeSynced(temp, content); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, name); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	// The new name is in place; some file systems can't sync a directory.
+	_ = dir.Sync()
+	return nil
+}
+
+func writeSynced(name string, content []byte) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(content); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}

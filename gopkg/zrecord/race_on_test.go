@@ -1,0 +1,5 @@
+//go:build race
+
+package zrecord
+
+const raceEnabled = true

@@ -1,0 +1,306 @@
+package zrecord
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"loaderx/gopkg/codec"
+	"loaderx/gopkg/errs"
+	"loaderx/gopkg/mem"
+)
+
+// Mode says what Open may do.
+type Mode int
+
+const (
+	// ReadOnly opens a store that exists, changes nothing and takes no lock.
+	ReadOnly Mode = 0
+	// Append opens a store that exists for appending.
+	Append Mode = 1
+	// CreateOrAppend opens a store for appending and makes it if it is missing.
+	CreateOrAppend Mode = 2
+	// CreateNew makes a store; errs.ErrExists if there is one.
+	CreateNew Mode = 3
+)
+
+// Options are the choices of Open.
+type Options struct {
+	Mode  Mode
+	Codec codec.Tag // what the caller means to append; see Store.Codec
+	Level int       // compression level, 0 for the codec's default
+	// Workers is how many goroutines compress for one Append, 0 for
+	// GOMAXPROCS. All stores together never use more than GOMAXPROCS.
+	Workers int
+}
+
+// Store is an open store; it is safe for concurrent use.
+type Store struct {
+	path    string
+	opt     Options
+	disk    disk
+	files   layout
+	writer  writer // nil when read-only
+	length  atomic.Int64
+	life    life
+	closing sync.Once
+
+	turn   chan struct{} // holds one token: the append lock
+	syncMu sync.Mutex
+	failed atomic.Pointer[error] // a failed sync or Discard; nothing is written after it
+
+	dictMu sync.Mutex
+	dict   atomic.Pointer[codec.Dict]
+	// compressed is set once a compressed record was read: decoding is worth
+	// a second goroutine sooner than copying.
+	compressed atomic.Bool
+}
+
+// Open opens the store at path, a directory. The caller closes it.
+func Open(path string, opt Options) (*Store, error) {
+	return openOn(osDisk{}, path, opt)
+}
+
+func openOn(d disk, path string, opt Options) (*Store, error) {
+	if path == "" {
+		return nil, fmt.Errorf("open store: empty path: %w", errs.ErrArgument)
+	}
+	if opt.Mode < ReadOnly || opt.Mode > CreateNew {
+		return nil, fmt.Errorf("open %s: mode %d: %w", path, opt.Mode, errs.ErrArgument)
+	}
+	if !opt.Codec.Valid() {
+		return nil, fmt.Errorf("open %s: %s: %w", path, opt.Codec, errs.ErrArgument)
+	}
+	if err := codec.CheckLevel(opt.Level); err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if opt.Workers <= 0 {
+		opt.Workers = runtime.GOMAXPROCS(0)
+	}
+	s := &Store{path: path, opt: opt, disk: d, turn: make(chan struct{}, 1)}
+	s.life.drained = make(chan struct{}, 1)
+	s.turn <- struct{}{}
+	var err error
+	if opt.Mode == ReadOnly {
+		err = s.openRead()
+	} else {
+		err = s.openWrite()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Store) openRead() error {
+	meta, err := os.Open(filepath.Join(s.path, metaName))
+	if err != nil {
+		return s.missing(err)
+	}
+	defer meta.Close()
+	files, err := openFiles3(s.path, meta)
+	if err != nil {
+		return err
+	}
+	s.files = files
+	return nil
+}
+
+func (s *Store) openWrite() error {
+	meta, err := s.lockedMeta()
+	if err != nil {
+		return err
+	}
+	files, err := openFiles3(s.path, meta.OS())
+	if err == nil {
+		var w *writer3
+		if w, err = openWriter3(s.path, s.disk, meta); err == nil {
+			s.files, s.writer = files, w
+			s.length.Store(w.length())
+			return nil
+		}
+		files.close()
+	}
+	meta.Unlock()
+	meta.Close()
+	return err
+}
+
+// lockedMeta opens or makes meta.zr as the mode says, and locks it.
+func (s *Store) lockedMeta() (file, error) {
+	name := filepath.Join(s.path, metaName)
+	// Somebody else may make the store, or give up making it, at the same
+	// time; a few rounds settle that.
+	for range 8 {
+		if s.opt.Mode == CreateNew && exists(name) {
+			return nil, fmt.Errorf("%s holds a store: %w", s.path, errs.ErrExists)
+		}
+		if s.opt.Mode != Append {
+			if meta, err := create3(s.disk, s.path); meta != nil || err != nil {
+				return meta, err
+			}
+			if s.opt.Mode == CreateNew {
+				continue
+			}
+		}
+		meta, err := s.disk.OpenWrite(name)
+		if errors.Is(err, fs.ErrNotExist) && s.opt.Mode != Append {
+			continue
+		}
+		if err != nil {
+			return nil, s.missing(err)
+		}
+		if err := meta.Lock(); err != nil {
+			meta.Close()
+			return nil, err
+		}
+		return meta, nil
+	}
+	return nil, fmt.Errorf("%s: another process is making the store: %w", s.path, errs.ErrLocked)
+}
+
+// missing explains why meta.zr can't be opened.
+func (s *Store) missing(err error) error {
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNotDirectory) {
+		return err
+	}
+	info, statErr := os.Stat(s.path)
+	switch {
+	case statErr != nil:
+		return fmt.Errorf("%s: no store there: %w", s.path, errs.ErrNotFound)
+	case !info.IsDir():
+		return fmt.Errorf("%s is a file, a store is a directory: %w", s.path, errs.ErrFormat)
+	case exists(chunkPath(s.path, 0)):
+		return fmt.Errorf("%s holds chunk files but no %s: %w", s.path, metaName, errs.ErrFormat)
+	}
+	return fmt.Errorf("directory %s has no %s, it is no store: %w", s.path, metaName, errs.ErrNotFound)
+}
+
+// Path returns the store's path as it was opened.
+func (s *Store) Path() string { return s.path }
+
+// Codec returns the codec that the store was opened with.
+func (s *Store) Codec() codec.Tag { return s.opt.Codec }
+
+// Len returns the number of records: in a writing store with those appended
+// but not synced yet, otherwise those that the files hold now. It is 0 after
+// Close.
+func (s *Store) Len() int64 {
+	if !s.life.enter() {
+		return 0
+	}
+	defer s.life.leave()
+	n, err := s.records()
+	if err != nil {
+		return s.length.Load()
+	}
+	return n
+}
+
+// records returns the store's length; length keeps the last good answer.
+func (s *Store) records() (n int64, err error) {
+	if s.writer != nil {
+		return s.length.Load(), nil
+	}
+	if err := mem.Guard(func() (err error) {
+		n, err = s.files.records()
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	s.length.Store(n)
+	return n, nil
+}
+
+// enter starts a method that uses the files, which leave ends.
+func (s *Store) enter() error {
+	if !s.life.enter() {
+		return fmt.Errorf("store %s: %w", s.path, errs.ErrClosed)
+	}
+	return nil
+}
+
+// writable returns why the store can't be written to.
+func (s *Store) writable() error {
+	if s.writer == nil {
+		return fmt.Errorf("store %s: %w", s.path, errs.ErrReadOnly)
+	}
+	if err := s.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Sync makes all appended records durable and shows them to other processes.
+// After a failed Sync the store refuses to write: the system may have dropped
+// the bytes it could not write, so trying again would prove nothing.
+func (s *Store) Sync() error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	return s.sync()
+}
+
+func (s *Store) sync() error {
+	if s.writer == nil {
+		return nil
+	}
+	s.syncMu.Lock()
+	defer s.syncMu.Unlock()
+	if err := s.failed.Load(); err != nil {
+		return *err
+	}
+	<-s.turn
+	mark := s.writer.mark()
+	s.turn <- struct{}{}
+	if err := s.writer.flush(mark); err != nil {
+		err = fmt.Errorf("sync store %s: %w", s.path, err)
+		s.failed.Store(&err)
+		return err
+	}
+	return nil
+}
+
+// errDiscarded is why a store refuses to write after Discard.
+var errDiscarded = fmt.Errorf("its unsynced records were discarded: %w", errs.ErrClosed)
+
+// Discard forgets the records that were appended since the last Sync: Close
+// will not publish them. The store can be read and closed afterwards, and
+// refuses to write.
+func (s *Store) Discard() error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	if err := s.writable(); err != nil {
+		return err
+	}
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	err := fmt.Errorf("store %s: %w", s.path, errDiscarded)
+	s.failed.Store(&err)
+	return nil
+}
+
+// Close syncs a writing store, waits for running calls and releases the files
+// and the lock. Further calls do nothing and return nil.
+func (s *Store) Close() error {
+	var err error
+	s.closing.Do(func() {
+		s.life.end()
+		if s.writer != nil {
+			if err = s.sync(); errors.Is(err, errDiscarded) {
+				err = nil
+			}
+			err = errors.Join(err, s.writer.close())
+		}
+		err = errors.Join(err, s.files.close())
+	})
+	return err
+}

@@ -1,0 +1,354 @@
+"""The one door between Python and the Go engine.
+
+Everything that must be right at the boundary is here and nowhere else: loading the
+extension (and a private copy of it in a forked child), addresses of buffers, statuses to
+exceptions, objects that reopen themselves after a fork, waiting that Ctrl-C ends.
+"""
+
+import atexit
+import ctypes
+import errno
+import json
+import os
+import sys
+import threading
+import time
+
+import numpy as np
+
+from . import errors
+from ._extension import load_copy, load_first
+
+__all__ = ["Handle", "address", "check", "lib", "path_arg", "pin", "run", "text"]
+
+#: How long one call into the engine may keep Ctrl-C waiting, in milliseconds.
+WAIT_MS = 100
+
+
+class _Library:
+    """The loaded extension's functions, without the prefix that gopy gives them."""
+
+    def __init__(self, module):
+        for name in dir(module):
+            if name.startswith("pybind_"):
+                setattr(self, name[len("pybind_") :], getattr(module, name))
+
+
+class _NotLoaded:
+    """Stands in for the extension until its first use in this process."""
+
+    def __getattr__(self, name):
+        return getattr(_load(), name)
+
+
+class _Exited:
+    """Stands in for the extension once the interpreter is shutting down."""
+
+    def __getattr__(self, name):
+        raise errors.ClosedError("the interpreter is shutting down: the engine takes no more calls")
+
+
+lib = _NotLoaded()
+_generation = 0  # how many forks lie between the first process and this one
+_load_lock = threading.Lock()
+_reopen_lock = threading.Lock()
+_classes = {}  # code -> class
+
+
+def _load():
+    """Load the extension if this process has not, and return its functions."""
+    global lib
+    with _load_lock:
+        if isinstance(lib, _NotLoaded):
+            module = load_copy(_generation) if _generation else load_first()
+            loaded = _Library(module)
+            loaded.EngineInit(_generation)
+            if not _classes:
+                _classes.update(_pair(loaded))
+            lib = loaded
+        return lib
+
+
+def _pair(library):
+    """Map the engine's codes to the classes that carry the same names."""
+    by_kind = {c.kind: c for c in vars(errors).values() if "kind" in getattr(c, "__dict__", ())}
+    by_kind["internal"] = errors.EngineError
+    pairs = {row["code"]: by_kind[row["name"]] for row in json.loads(text(library.ErrorList))}
+    for code, cls in pairs.items():
+        cls.code = code
+    return pairs
+
+
+def _after_fork_in_child():
+    """Forget the parent's engine: its threads do not exist here, so a call would hang."""
+    global lib, _generation, _load_lock, _reopen_lock
+    _load_lock = threading.Lock()  # another thread of the parent may have held the old ones
+    _reopen_lock = threading.Lock()
+    if not isinstance(lib, _Exited):
+        _generation += 1
+        lib = _NotLoaded()
+
+
+def _at_exit():
+    """Let other threads' calls end before the interpreter goes away beneath them."""
+    global lib
+    loaded, lib = lib, _Exited()
+    if isinstance(loaded, _Library):
+        deadline = time.monotonic() + 10
+        while not loaded.EngineShutdown(WAIT_MS) and time.monotonic() < deadline:
+            pass
+        if threading.active_count() > 1:
+            time.sleep(0.02)  # a thread whose call has ended still has to take the GIL once
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)
+
+
+# ---- errors -------------------------------------------------------------------------------
+
+
+def check(status):
+    """Return a status that is a result; raise the exception of one that is an error."""
+    if status < 0:
+        raise _exception(-status)
+    return status
+
+
+def _exception(ticket):
+    """Fetch the error of a ticket and make the exception that stands for it."""
+    raw = text(lib.TakeError, ticket)
+    if not raw:
+        return errors.EngineError(f"the engine failed and its message (number {ticket}) was lost")
+    info = json.loads(raw)
+    cls = _classes.get(info["code"], errors.EngineError)
+    number = info["errno"]
+    if cls is errors.StoreIOError and number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        cls = errors.StorePermissionError
+    exc = cls(info["text"])
+    exc.code = info["code"]
+    if isinstance(exc, OSError):
+        exc.errno = number or _ERRNO.get(cls.kind)
+    return exc
+
+
+_ERRNO = {
+    "not_found": errno.ENOENT,
+    "exists": errno.EEXIST,
+    "locked": errno.EWOULDBLOCK,
+    "read_only": errno.EACCES,
+}
+
+
+def text(fn, *args):
+    """Return the text that an engine function writes into a buffer of the caller's.
+
+    Parameters
+    ----------
+    fn : callable
+        An engine function whose last two parameters are a buffer and its size, and whose
+        result is the number of bytes needed.
+    """
+    size = 1024
+    while True:
+        buf = bytearray(size)
+        need = check(fn(*args, ctypes.addressof(ctypes.c_char.from_buffer(buf)), size))
+        if need <= size:
+            return buf[:need].decode("utf-8", "replace")
+        size = need
+
+
+# ---- memory -------------------------------------------------------------------------------
+
+_from_buffer = ctypes.c_char.from_buffer
+_addressof = ctypes.addressof
+
+
+def address(array):
+    """Return the address of an array's first byte; the caller checked its layout."""
+    try:
+        return _addressof(_from_buffer(array))
+    except (TypeError, ValueError, BufferError):
+        # Read-only, empty, or of a dtype that the buffer protocol has no letter for.
+        return array.ctypes.data
+
+
+def pin(obj, writable=False):
+    """Return address, size in bytes and owner of any C-contiguous buffer.
+
+    Parameters
+    ----------
+    obj : ndarray, torch.Tensor on the CPU, bytes, bytearray, memoryview or other buffer
+        The memory; it must stay alive (through the returned owner) while the engine uses it.
+    writable : bool
+        Whether the engine will write into it.
+
+    Raises
+    ------
+    DtypeError
+        `obj` has no memory that can be shared, or holds Python objects.
+    ArgumentError
+        `obj` is not C-contiguous, or is read-only and `writable` is asked for.
+    """
+    if type(obj) is not np.ndarray:
+        obj = _as_array(obj)
+    if obj.dtype.hasobject:
+        raise errors.DtypeError(f"dtype {obj.dtype} holds Python objects, which have no bytes to store")
+    flags = obj.flags
+    if not flags.c_contiguous:
+        raise errors.ArgumentError("buffer is not C-contiguous; pass numpy.ascontiguousarray(x)")
+    if writable and not flags.writeable:
+        raise errors.ArgumentError("buffer is read-only, and the call writes into it")
+    return address(obj), obj.nbytes, obj
+
+
+def _as_array(obj):
+    """View any buffer as an array without copying it."""
+    if isinstance(obj, np.ndarray):
+        return obj
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(obj, torch.Tensor):
+        return _torch_bytes(torch, obj)
+    try:
+        view = memoryview(obj)
+    except TypeError:
+        kind = f"{type(obj).__module__}.{type(obj).__qualname__}"
+        raise errors.DtypeError(f"expected an array or a buffer, got {kind}") from None
+    if not view.c_contiguous:
+        raise errors.ArgumentError("buffer is not C-contiguous; pass numpy.ascontiguousarray(x)")
+    if view.nbytes == 0:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(view, np.uint8)
+
+
+def _torch_bytes(torch, tensor):
+    """View a tensor's memory as bytes, whatever its dtype."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise errors.DtypeError(f"expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
+    if not tensor.is_contiguous():
+        raise errors.ArgumentError("tensor is not contiguous; pass tensor.contiguous()")
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+
+
+def path_arg(path):
+    """Return a path's bytes with their address and length, as the engine takes paths.
+
+    Raises
+    ------
+    DtypeError
+        `path` is neither a string nor bytes nor path-like.
+    ArgumentError
+        `path` is empty or holds a NUL.
+    """
+    try:
+        raw = os.fsencode(path)
+    except TypeError:
+        raise errors.DtypeError(f"expected a path, got {type(path).__name__}") from None
+    if not raw or b"\0" in raw:
+        raise errors.ArgumentError(f"not a path: {path!r}")
+    buf = ctypes.create_string_buffer(raw, len(raw))
+    return buf, ctypes.addressof(buf), len(raw)
+
+
+# ---- long work ----------------------------------------------------------------------------
+
+
+def run(status):
+    """Wait for a job that was just started and return its result.
+
+    The caller keeps all buffers of the job alive until this returns. Ctrl-C, or any other
+    exception raised here, cancels the job and waits for its end before it goes on.
+
+    Parameters
+    ----------
+    status : int
+        What the starting function returned.
+    """
+    job = check(status)
+    library = lib
+    try:
+        while not (ended := library.JobWait(job, WAIT_MS)):
+            pass
+    except BaseException:
+        library.JobCancel(job)
+        _drain(library, job)
+        raise
+    return check(ended) - 1
+
+
+def _drain(library, job):
+    """Wait for the end of a cancelled job, also when Ctrl-C comes again."""
+    while True:
+        try:
+            while not library.JobWait(job, WAIT_MS):
+                pass
+            return
+        except KeyboardInterrupt:
+            continue
+
+
+class Handle:
+    """An open engine object, which opens itself again in a forked child.
+
+    Safe to use from many threads, also while one of them closes it: a call that comes
+    too late raises `ClosedError`.
+
+    Parameters
+    ----------
+    open_ : callable
+        Called without arguments; returns the status of the opening call.
+    reopen : bool
+        Whether a forked child may call `open_` again. A writer's may not.
+    """
+
+    __slots__ = ("__weakref__", "_closed", "_generation", "_id", "_open", "_reopen")
+
+    def __init__(self, open_, reopen=True):
+        self._closed = False
+        self._id = 0
+        self._open = open_
+        self._reopen = reopen
+        self._id = check(open_())
+        self._generation = _generation
+
+    def id(self):
+        """Return the engine's number of the object in this process."""
+        if self._generation != _generation or self._closed:
+            self._refresh()
+        return self._id
+
+    def _refresh(self):
+        if self._closed:
+            raise errors.ClosedError("the object was closed")
+        if not self._reopen:
+            raise errors.ForkError(
+                "opened for writing by the parent process; open it again in this one, after the parent has closed it"
+            )
+        with _reopen_lock:
+            if self._generation != _generation:
+                self._id = check(self._open())
+                self._generation = _generation
+
+    @property
+    def closed(self):
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self):
+        """Close the object, once its users in other threads have left. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._generation == _generation:
+            library = lib
+            while not check(library.HandleClose(self._id, WAIT_MS)):
+                pass
+
+    def __del__(self):
+        try:
+            if self._id and not self._closed and self._generation == _generation:
+                self._closed = True
+                lib.HandleClose(self._id, -1)
+        except Exception:
+            pass  # the interpreter is going away, or the constructor failed

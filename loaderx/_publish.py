@@ -1,0 +1,194 @@
+"""Writing a store so that it appears as a whole or not at all."""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import warnings
+
+import numpy as np
+
+from ._schema import merge_schema, read_schema, write_schema
+from .errors import ArgumentError, DictionaryError, StoreExistsError, StoreNotFoundError
+from .zrecord import Zrecord
+
+__all__ = ["Publication"]
+
+_SYNC_BYTES = 256 << 20
+_DICT_MIN, _DICT_MAX, _DICT_SAMPLES = 8 << 10, 1 << 20, 8192
+
+
+class Publication:
+    """A context in which records are appended and at whose end they are published.
+
+    A new store is written beside its place, as ``.NAME.loaderx-XXXX.tmp``, and
+    renamed at the end, so that it is never seen unfinished. In a directory that
+    can't be replaced (it holds other files, or is a mount point) it is written
+    in place and has no records until the end. An existing store keeps its
+    records, and the new ones are published together at the end.
+
+    When the context is left by an exception, nothing is published.
+
+    Parameters
+    ----------
+    path : path_like
+    schema : dict
+    codec : str
+    level : int or None
+    dict_size : int or None
+        Largest size of a dictionary, for the codec ``"zstd_dict"``.
+    """
+
+    def __init__(self, path, schema, codec, level, dict_size):
+        self._target = os.path.realpath(os.fsdecode(path))
+        self._schema = schema
+        self._codec = codec
+        self._level = level
+        self._dict_size = dict_size
+        self._temporary = None
+        self._made = []
+        self._store = None
+        self._unsynced = 0
+
+    def __enter__(self):
+        try:
+            self._begin()
+        except BaseException:
+            self._roll_back()
+            raise
+        return self
+
+    def __exit__(self, kind, *_exc):
+        if kind is not None:
+            self._roll_back()
+            return
+        try:
+            self._publish()
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def append(self, block, offsets):
+        """Append the records of a block, which start at `offsets`."""
+        if self._codec == "zstd_dict" and not self._store.has_dict():
+            self._train(block, offsets)
+        self._store.append(block, offsets, self._codec)
+        self._unsynced += block.nbytes
+        if self._temporary is not None and self._unsynced >= _SYNC_BYTES:
+            # Nobody sees this store yet; syncing in parts keeps the last one short.
+            self._store.sync()
+            self._unsynced = 0
+
+    def _begin(self):
+        if self._find_store():
+            return
+        if not os.path.lexists(self._target) or _replaceable(self._target):
+            self._make_temporary()
+        elif not os.path.isdir(self._target):
+            raise StoreExistsError(f"{self._target} is a file, not the directory of a store")
+        place = self._temporary or self._target
+        self._store = Zrecord(place, codec=self._codec, mode="x", level=self._level)
+        write_schema(place, self._schema)
+
+    def _find_store(self):
+        """Open the store at the target for appending, if there is one that takes the records."""
+        try:
+            with Zrecord(self._target, mode="r") as store:
+                records = len(store)
+        except (StoreNotFoundError, NotADirectoryError):
+            return False
+        try:
+            old = read_schema(self._target)
+        except StoreNotFoundError:
+            old = None
+            if records:
+                raise ArgumentError(
+                    f"{self._target} holds {records} records without a schema; "
+                    "append to it with Zrecord, or write a new store"
+                ) from None
+        if records:
+            self._schema = merge_schema(self._target, old, self._schema)
+        self._store = Zrecord(self._target, codec=self._codec, mode="r+", level=self._level)
+        if not records:
+            write_schema(self._target, self._schema)
+        return True
+
+    def _make_temporary(self):
+        parent, name = os.path.split(self._target)
+        missing = parent
+        while not os.path.isdir(missing):
+            self._made.append(missing)
+            missing = os.path.dirname(missing)
+        os.makedirs(parent, exist_ok=True)
+        # A name may have 255 bytes.
+        temporary = os.path.join(parent, f".{name[:50]}.loaderx-{secrets.token_hex(4)}.tmp")
+        os.mkdir(temporary)
+        self._temporary = temporary
+        if os.path.isdir(self._target):
+            shutil.copymode(self._target, temporary)
+
+    def _train(self, block, offsets):
+        """Train the dictionary on up to 8192 records, evenly spaced over a block."""
+        count = len(offsets)
+        picks = np.unique(np.linspace(0, count - 1, min(count, _DICT_SAMPLES)).astype(np.int64))
+        starts = np.asarray(offsets, dtype=np.int64)
+        sizes = np.diff(starts, append=block.nbytes)[picks]
+        flat = block.reshape(-1).view(np.uint8)
+        samples = np.concatenate([flat[at : at + n] for at, n in zip(starts[picks], sizes, strict=True)])
+        target = self._dict_size or min(_DICT_MAX, max(_DICT_MIN, samples.nbytes // 100))
+        try:
+            self._store.train_dict(samples, sizes, target)
+        except DictionaryError as error:
+            self._codec = self._schema["codec"] = "zstd"
+            warnings.warn(f"{error}; compressing without a dictionary", RuntimeWarning, stacklevel=5)
+
+    def _publish(self):
+        place = self._temporary or self._target
+        self._store.sync()
+        if read_schema(place) != self._schema:
+            write_schema(place, self._schema)
+        self._store.close()
+        if self._temporary is not None:
+            try:
+                os.rename(self._temporary, self._target)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise StoreExistsError(f"{self._target} was created by someone else meanwhile") from None
+                raise
+            self._temporary = None
+            _sync_directory(os.path.dirname(self._target))
+
+    def _roll_back(self):
+        try:
+            if self._store is not None:
+                self._store._discard()
+        finally:
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+            for directory in self._made:
+                with contextlib.suppress(OSError):  # someone else uses it by now
+                    os.rmdir(directory)
+
+
+def _replaceable(path):
+    """Whether a rename may put a store in the place of an empty directory."""
+    if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
+        return False
+    parent = os.path.dirname(path)
+    return (
+        os.stat(path).st_uid == os.geteuid()
+        and os.access(parent, os.W_OK | os.X_OK)
+        and not os.path.ismount(path)
+        and not os.path.samefile(path, os.curdir)
+    )
+
+
+def _sync_directory(path):
+    """Make a rename in a directory durable, where the file system can."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,147 @@
+"""Records of any kind as flat bytes of one dtype and row shape."""
+
+import mmap
+
+import numpy as np
+
+from . import _engine, dtypes
+from ._format import format_info
+from .errors import ArgumentError, DtypeError, RecordSizeError
+
+__all__ = ["Packer", "RecordType", "check_size", "release_pages"]
+
+_FIRST_CAPACITY = 1 << 20
+
+
+class RecordType:
+    """The type that all records of a ragged store share.
+
+    Parameters
+    ----------
+    first : object
+        The first record.
+    schema : dict or None
+        The caller's; its ``dtype`` and ``item_shape`` say what records that
+        are given as bytes consist of.
+    """
+
+    def __init__(self, first, schema):
+        schema = schema or {}
+        if isinstance(first, (bytes, bytearray)):
+            self.dtype = dtypes.from_name(schema.get("dtype", "|u1"))
+            self.item_shape = tuple(schema.get("item_shape", ()))
+        else:
+            array = _as_rows(first, 0)
+            self.dtype, self.item_shape = array.dtype, array.shape[1:]
+        self.name = dtypes.to_name(self.dtype)
+        self._row_bytes = self.dtype.itemsize * int(np.prod(self.item_shape, dtype=np.int64))
+
+    def flat(self, record, number):
+        """Return the bytes of a record as an array of uint8.
+
+        Raises
+        ------
+        ArgumentError, DtypeError, RecordSizeError
+            The record does not fit; the message gives its number.
+        """
+        if isinstance(record, (bytes, bytearray)):
+            check_size(len(record), f"record {number}")
+            if len(record) % self._row_bytes:
+                raise ArgumentError(
+                    f"record {number} has {len(record)} bytes, which is not a multiple of the row of "
+                    f"{self._row_bytes} ({self.name}{self.item_shape})"
+                )
+            return np.frombuffer(record, np.uint8)
+        rows = _as_rows(record, number)
+        if rows.dtype != self.dtype or rows.shape[1:] != self.item_shape:
+            raise ArgumentError(
+                f"record {number} is {rows.dtype} with rows of shape {rows.shape[1:]}, the records before it are "
+                f"{self.dtype} with rows of shape {self.item_shape}"
+            )
+        check_size(rows.nbytes, f"record {number}")
+        return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+
+
+class Packer:
+    """Collects records in one buffer and hands them on in blocks.
+
+    Parameters
+    ----------
+    emit : callable
+        Called with a block (ndarray of uint8, valid during the call) and the
+        offsets of its records.
+    limit : int
+        Most bytes of a block, unless one record alone has more.
+    """
+
+    def __init__(self, emit, limit):
+        self._emit = emit
+        self._limit = limit
+        self._buffer = np.empty(min(limit, _FIRST_CAPACITY), np.uint8)
+        self._offsets = []
+        self._used = 0
+
+    def add(self, flat):
+        """Take a record's bytes."""
+        end = self._used + flat.size
+        if end > self._limit and self._offsets:
+            self.flush()
+            end = flat.size
+        if end > self._buffer.size:
+            grown = np.empty(max(end, min(self._limit, 2 * self._buffer.size)), np.uint8)
+            grown[: self._used] = self._buffer[: self._used]
+            self._buffer = grown
+        self._buffer[self._used : end] = flat
+        self._offsets.append(self._used)
+        self._used = end
+
+    def flush(self):
+        """Hand on what was collected."""
+        if self._offsets:
+            self._emit(self._buffer[: self._used], np.array(self._offsets, dtype=np.uint64))
+            self._offsets.clear()
+            self._used = 0
+
+
+def check_size(size, what):
+    """Raise `RecordSizeError` if the format can't hold a record of that many bytes."""
+    limit = format_info()["max_record_len"]
+    if size == 0:
+        raise RecordSizeError(f"{what} is empty; the format holds records of 1 to {limit} bytes")
+    if size > limit:
+        raise RecordSizeError(f"{what} has {size} bytes; the format holds records of 1 to {limit} bytes")
+
+
+def release_pages(array, block):
+    """Drop the pages of a mapped file that were read, so that they don't count as this process's memory.
+
+    They stay in the system's cache. Reading a mapped file from end to end
+    would otherwise drive the resident size to the size of the file.
+    """
+    mapping = getattr(array, "_mmap", None)
+    # In a private mapping this would undo the caller's changes.
+    if mapping is None or array.mode == "c" or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    begin = _engine.address(block) - np.frombuffer(mapping, np.uint8).ctypes.data
+    end = begin + block.nbytes
+    begin -= begin % mmap.PAGESIZE
+    if 0 <= begin < end <= len(mapping):
+        mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def _as_rows(record, number):
+    """Return a record as an array of at least one dimension."""
+    if isinstance(record, str):
+        raise DtypeError(f"record {number} is a str; encode it to bytes")
+    try:
+        rows = dtypes.as_record_array(record)
+        dtypes.to_name(rows.dtype)
+    except DtypeError as error:
+        raise DtypeError(f"record {number}: {error}") from None
+    except ValueError as error:
+        raise ArgumentError(f"record {number} is not an array: {error}") from None
+    if np.ma.isMaskedArray(rows):
+        raise DtypeError(f"record {number} is a masked array, and a store has no place for the mask; use .filled()")
+    if rows.ndim == 0:
+        raise ArgumentError(f"record {number} is a scalar; a record has rows: give it a first axis")
+    return rows

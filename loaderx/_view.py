@@ -1,0 +1,100 @@
+"""What the kinds of datasets have in common."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+
+from . import _engine, dtypes
+from ._format import format_info
+from ._schema import read_schema
+from .errors import ClosedError, DtypeError, StoreFormatError
+from .zrecord import Zrecord
+
+__all__ = ["BLOCK_BYTES", "BLOCK_RECORDS", "StoreView"]
+
+# Iterating reads blocks of about this size: large enough to spread the cost of a
+# call, small enough that a record which is kept does not keep much else alive.
+BLOCK_BYTES = 1 << 20
+BLOCK_RECORDS = 1024
+
+
+class StoreView:
+    """Base of the datasets: a store's schema, its life cycle, pickling and iteration."""
+
+    _kind = None
+
+    def __init__(self, path):
+        self.path = Path(os.fsdecode(path))
+        schema = read_schema(path)
+        kind = schema.get("kind")
+        if kind != self._kind:
+            names = {"dense": "DenseDataset", "ragged": "RaggedDataset"}
+            hint = f"open it with {names[kind]}" if kind in list(names) else "which this release does not know"
+            raise StoreFormatError(f"{path} is a {kind!r} store, not {self._kind!r}: {hint}")
+        self.dtype = dtypes.from_name(schema.get("dtype"))
+        self.item_shape = tuple(schema["item_shape"])
+        self.codec = schema["codec"]
+        self._row_bytes = math.prod(self.item_shape) * self.dtype.itemsize
+        if self._row_bytes > format_info()["max_record_len"]:
+            raise StoreFormatError(
+                f"the schema of {path} gives rows of {self._row_bytes} bytes; no record has that many"
+            )
+        # NumPy exports no buffer for some dtypes, which makes their address expensive to ask for.
+        self._exported = self.dtype.kind in "biufc" and self.dtype.type.__module__ == "numpy"
+        self._store = Zrecord(path, codec=self.codec, mode="r")
+
+    @property
+    def store(self):
+        """The `Zrecord` beneath."""
+        return self._store
+
+    @property
+    def closed(self):
+        """Whether `close` was called."""
+        return self._store.closed
+
+    def __len__(self):
+        return len(self._store)
+
+    def __contains__(self, value):
+        raise DtypeError(f"{type(self).__name__} has no membership test; compare the arrays it returns")
+
+    def __iter__(self):
+        # A store that grows meanwhile must not keep the loop from ending.
+        length = len(self)
+        step = max(1, min(BLOCK_RECORDS, BLOCK_BYTES // max(1, self._row_bytes)))
+        for start in range(0, length, step):
+            yield from self[start : min(length, start + step)]
+
+    def close(self):
+        """Close the store. Idempotent; calls of other threads are waited for."""
+        self._store.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exc):
+        self.close()
+
+    def __getstate__(self):
+        if self.closed:
+            raise ClosedError(f"{self!r} can't be pickled or copied")
+        state = self.__dict__.copy()
+        del state["_store"]
+        # The other process may have another working directory.
+        state["path"] = Path(os.path.abspath(self.path))
+        return state
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._store = Zrecord(self.path, codec=self.codec, mode="r")
+
+    def _buffer(self, shape):
+        """Return an uninitialised array and the address of its memory."""
+        if self._exported:
+            out = np.empty(shape, self.dtype)
+            return out, _engine.address(out)
+        flat = np.empty(math.prod(shape) * self.dtype.itemsize, np.uint8)
+        return flat.view(self.dtype).reshape(shape), _engine.address(flat)

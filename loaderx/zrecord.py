@@ -1,0 +1,385 @@
+"""The record store: an append-only list of byte records in one directory.
+
+A `Zrecord` knows bytes only. What they mean is written beside them by
+`loaderx.converter` and read back by `loaderx.dataset`.
+"""
+
+import operator
+import os
+import threading
+
+import numpy as np
+
+from . import _engine
+from ._format import codec_tag, format_info
+from .errors import (
+    ArgumentError,
+    ClosedError,
+    DtypeError,
+    ReadOnlyError,
+    RecordIndexError,
+    StoreNotFoundError,
+    ZrecordError,
+)
+
+__all__ = ["CODECS", "FORMAT", "MAX_RECORD_LEN", "SCHEMA", "Zrecord", "ZrecordError"]
+
+# Numbers of the modes in the engine.
+_READ, _APPEND, _APPEND_OR_CREATE, _CREATE = range(4)
+_MODES = {"r": _READ, "r+": _APPEND, "a": _APPEND_OR_CREATE, "x": _CREATE}
+
+
+CODECS: dict
+FORMAT: str
+MAX_RECORD_LEN: int
+SCHEMA: str
+
+_CONSTANTS = {
+    "CODECS": "codecs",
+    "FORMAT": "format",
+    "MAX_RECORD_LEN": "max_record_len",
+    "SCHEMA": "schema_file",
+}
+
+
+def __getattr__(name):
+    # The engine knows these; importing the module must not load it.
+    if name in _CONSTANTS:
+        return format_info()[_CONSTANTS[name]]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Zrecord:
+    """A store of byte records, numbered from 0 in the order of their appending.
+
+    Parameters
+    ----------
+    path : path_like
+        Directory of the store.
+    codec : {"zstd", "raw", "zstd_dict"}
+        Compression that `append` uses unless told otherwise. ``"zstd_dict"``
+        needs a dictionary, see `train_dict`.
+    mode : {None, "r", "r+", "a", "x"}
+        ``None`` opens an existing store for reading and turns into ``"a"`` at
+        the first call that writes; at a path without a store it is an empty
+        store that exists on disk from the first write on, so that a mistyped
+        path creates nothing. ``"r"`` reads only, and the store must exist;
+        ``"r+"`` appends to an existing store; ``"a"`` appends and creates what
+        is missing; ``"x"`` creates and fails if a store is there.
+    level : int, optional
+        Compression level; the default depends on the codec (3 for zstd, 19
+        with a dictionary).
+
+    Raises
+    ------
+    StoreNotFoundError
+        There is no store at `path`, and `mode` is ``"r"`` or ``"r+"``.
+    StoreExistsError
+        There is one, and `mode` is ``"x"``.
+    LockedError
+        The store is open for writing elsewhere.
+
+    Notes
+    -----
+    Reading and appending are safe from many threads at once; the GIL is
+    released. A store that was opened for reading can be pickled (as its path
+    and options) and works in a forked child; one that writes refuses both,
+    because two processes must not write one store.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> with Zrecord(tempfile.mkdtemp(), codec="raw") as store:
+    ...     first = store.append(b"abcde", [0, 3])
+    ...     store.gather([1, 0], np.empty(5, np.uint8), [0, 2]).tobytes()
+    b'deabc'
+    """
+
+    def __init__(self, path, codec="zstd", mode=None, level=None):
+        codec_tag(codec)
+        if mode is not None and mode not in _MODES:
+            raise ArgumentError(f"unknown mode {mode!r}, expected None or one of {sorted(_MODES)}")
+        self._path = os.fsdecode(path)
+        # A relative path would name another place after chdir, in a child or at a reopening.
+        self._where = os.path.abspath(self._path)
+        self._codec = codec
+        self._mode = mode
+        self._level = 0 if level is None else operator.index(level)
+        self._lock = threading.Lock()
+        self._writes = mode not in (None, "r")
+        self._closed = False
+        self._handle = None
+        try:
+            self._open(_MODES[mode or "r"])
+        except StoreNotFoundError:
+            if mode is not None:
+                raise
+
+    def _open(self, mode):
+        raw, address, size = _engine.path_arg(self._where)
+        tag, level = codec_tag(self._codec), self._level
+
+        def open_(_raw=raw):  # which owns the memory at `address`
+            return _engine.lib.ZrOpen(address, size, mode, tag, level)
+
+        self._handle = _engine.Handle(open_, reopen=mode == _READ)
+        if self._closed:  # by another thread, meanwhile
+            self._handle.close()
+
+    def _id(self):
+        """Return the engine's number of the store."""
+        if self._handle is None:
+            self._check_open()
+            self._open(_READ)  # another process may have created it; else this says what is missing
+        return self._handle.id()
+
+    def _check_open(self):
+        if self._closed:
+            raise ClosedError(f"the store {self._where} was closed")
+
+    def _writer(self):
+        """Return the same for a call that writes; a store with ``mode=None`` turns into a writer."""
+        if not self._writes:
+            with self._lock:
+                self._check_open()
+                if self._mode is not None:
+                    raise ReadOnlyError(f"{self._where} was opened with mode={self._mode!r}; use 'a' to append")
+                if not self._writes:
+                    reader = self._handle
+                    self._open(_APPEND_OR_CREATE)
+                    self._writes = True
+                    if reader is not None:
+                        reader.close()
+        return self._handle.id()
+
+    def _call(self, name, *args):
+        """Make a reading call; make it again if the store turned into a writer meanwhile."""
+        while True:
+            handle = self._handle
+            try:
+                status = getattr(_engine.lib, name)(self._id(), *args)
+                return status if status >= 0 else _engine.check(status)
+            except ClosedError:
+                if handle is self._handle:
+                    raise
+
+    @property
+    def path(self):
+        """The store's directory, as it was given."""
+        return self._path
+
+    @property
+    def codec(self):
+        """Name of the compression that `append` uses by default."""
+        return self._codec
+
+    @property
+    def closed(self):
+        """Whether `close` was called."""
+        return self._closed
+
+    def __len__(self):
+        try:
+            return self._call("ZrLen")
+        except StoreNotFoundError:
+            if self._handle is None:
+                return 0  # not on disk before its first write
+            raise
+
+    def append(self, src, offsets, codec=None):
+        """Append records that lie one after another in a buffer.
+
+        Parameters
+        ----------
+        src : buffer
+            C-contiguous array, CPU tensor, bytes or memoryview of the records.
+        offsets : array_like of int, shape (n,)
+            Byte at which each record starts; the first is 0, and the last
+            record ends with the buffer.
+        codec : {"raw", "zstd", "zstd_dict"}, optional
+            Instead of the store's own.
+
+        Returns
+        -------
+        int
+            Index of the first appended record; the others follow it.
+
+        Raises
+        ------
+        RecordSizeError
+            A record is empty or larger than `MAX_RECORD_LEN`.
+        ReadOnlyError
+            The store was opened with ``mode="r"``.
+
+        Notes
+        -----
+        All of the records are appended or none. They are readable through this
+        object at once, and through others after `sync` or `close`. Ctrl-C
+        cancels the call.
+        """
+        tag = codec_tag(self._codec if codec is None else codec)
+        address, size, src = _engine.pin(src)
+        offsets = _unsigned(offsets, "offsets")
+        return _engine.run(
+            _engine.lib.ZrAppend(self._writer(), address, size, _engine.address(offsets), offsets.size, tag)
+        )
+
+    def gather(self, idxs, dst, offsets):
+        """Read records into given places of a buffer.
+
+        Parameters
+        ----------
+        idxs : array_like of int, shape (n,)
+            Records to read, in any order, repeats allowed. Negative numbers
+            are out of range here.
+        dst : buffer
+            C-contiguous and writable; written in place.
+        offsets : array_like of int, shape (n,)
+            Byte in `dst` at which each record shall start.
+
+        Returns
+        -------
+        buffer
+            `dst`.
+
+        Raises
+        ------
+        RecordIndexError
+            An index is outside the store.
+        BufferSizeError
+            A record would end after the buffer's end.
+        CorruptRecordError
+            Stored bytes are damaged; the message names the record.
+        """
+        idxs = _unsigned(idxs, "idxs")
+        offsets = _unsigned(offsets, "offsets")
+        if offsets.size != idxs.size:
+            raise ArgumentError(f"{idxs.size} indices need as many offsets, got {offsets.size}")
+        address, size, _owner = _engine.pin(dst, writable=True)
+        self._gather(_engine.address(idxs), idxs.size, False, address, size, _engine.address(offsets))
+        return dst
+
+    # The engine returns from a long gather now and then, so that Ctrl-C is answered.
+
+    def _gather(self, idxs, n, signed, dst, size, offsets):
+        """Gather; arguments are addresses, of 64-bit integers for `idxs` and `offsets`."""
+        done = self._call("ZrGather", idxs, n, signed, 0, dst, size, offsets)
+        while done < n:
+            done = self._call("ZrGather", idxs, n, signed, done, dst, size, offsets)
+
+    def _gather_dense(self, idxs, n, signed, dst, size, row_bytes):
+        """Gather records of one length, the i-th to ``dst + i * row_bytes``."""
+        done = self._call("ZrGatherDense", idxs, n, signed, 0, dst, size, row_bytes)
+        while done < n:
+            done = self._call("ZrGatherDense", idxs, n, signed, done, dst, size, row_bytes)
+
+    def lengths(self, idxs):
+        """Return the sizes of records in bytes, as they were appended.
+
+        Parameters
+        ----------
+        idxs : array_like of int, shape (n,)
+
+        Returns
+        -------
+        ndarray of uint32, shape (n,)
+        """
+        return self._lengths(_unsigned(idxs, "idxs"), False)
+
+    def _lengths(self, idxs, signed):
+        out = np.empty(idxs.size, dtype=np.uint32)
+        self._call("ZrLengths", _engine.address(idxs), idxs.size, signed, _engine.address(out))
+        return out
+
+    def train_dict(self, samples, sizes, target):
+        """Train a zstd dictionary, store it, and use it from now on.
+
+        Parameters
+        ----------
+        samples : buffer
+            Sample records, one after another.
+        sizes : array_like of int, shape (n,)
+            Length of each sample in bytes.
+        target : int
+            Largest size of the dictionary in bytes.
+
+        Returns
+        -------
+        int
+            Size of the dictionary in bytes.
+
+        Raises
+        ------
+        DictionaryError
+            The samples are too few, too small or too alike.
+        """
+        address, size, samples = _engine.pin(samples)
+        sizes = _unsigned(sizes, "sizes")
+        return _engine.run(
+            _engine.lib.ZrTrainDict(
+                self._writer(), address, size, _engine.address(sizes), sizes.size, operator.index(target)
+            )
+        )
+
+    def has_dict(self):
+        """Return whether the store has a dictionary."""
+        return bool(self._call("ZrHasDict"))
+
+    def sync(self):
+        """Make the appended records durable and visible to other readers."""
+        self._check_open()
+        if self._writes:
+            _engine.run(_engine.lib.ZrSync(self._handle.id()))
+
+    def close(self):
+        """Make appended records durable and close the store. Idempotent.
+
+        Calls that other threads have begun are waited for; later ones raise
+        `ClosedError`.
+        """
+        self._closed = True
+        if self._handle is not None:
+            self._handle.close()
+
+    def _discard(self):
+        """Close, and forget what was appended since the last `sync`."""
+        if self._writes and not self._closed:
+            _engine.check(_engine.lib.ZrDiscard(self._handle.id()))
+        self.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exc):
+        self.close()
+
+    def __repr__(self):
+        options = f", codec={self._codec!r}" + (f", mode={self._mode!r}" if self._mode else "")
+        state = " (closed)" if self.closed else ""
+        return f"{type(self).__name__}({self._path!r}{options}){state}"
+
+    def __getstate__(self):
+        if self.closed:
+            raise ClosedError(f"{self!r} can't be pickled or copied")
+        if self._writes:
+            raise DtypeError(
+                f"{self!r} is open for writing and can't be pickled or copied: one process at a time writes a "
+                "store. Pass its path, or a Zrecord with mode='r'"
+            )
+        return {"path": self._where, "codec": self._codec, "mode": self._mode, "level": self._level}
+
+    def __setstate__(self, state):
+        Zrecord.__init__(self, **state)
+
+
+def _unsigned(values, name):
+    """Return integers as a flat C-contiguous array of 64 bits each."""
+    array = np.asarray(values)
+    kind = array.dtype.kind
+    if kind not in "iu" and array.size:
+        raise DtypeError(f"{name} must be integers, got {array.dtype}")
+    if kind == "i" and array.size and array.min() < 0:
+        if name == "idxs":
+            raise RecordIndexError(f"negative index {array.min()}: a Zrecord counts from 0 only")
+        raise ArgumentError(f"{name} must not be negative, got {array.min()}")
+    return np.ascontiguousarray(array, dtype=np.uint64).reshape(-1)

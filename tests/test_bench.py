@@ -1,0 +1,472 @@
+"""The frame of tools/bench, with clocks that are made up."""
+
+from __future__ import annotations
+
+import io
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tools.bench import __main__ as command
+from tools.bench import loops, machine, measure, plot, registry, report
+from tools.bench.bench import LOADERX, Bench
+from tools.bench.case import OURS, Case
+from tools.bench.peers.child import serve
+from tools.bench.peers.install import folder_of
+from tools.bench.peers.process import PeerError, PeerProcess, PeerUnavailable
+
+
+def costing(seconds, log=None, name=None):
+    """Return a run whose iterations cost `seconds` each, without waiting for them."""
+
+    def run(n):
+        if log is not None:
+            log.append((name, n))
+        return n * seconds
+
+    return run
+
+
+def failing_at(call, error, seconds=0.1):
+    """Return a run that raises `error` in its `call`-th call."""
+    calls = 0
+
+    def run(n):
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise error
+        return n * seconds
+
+    return run
+
+
+@pytest.fixture
+def result():
+    case = Case("random", baseline="numpy", unit="B", amount=3e6)
+    case.add(OURS, costing(0.0005))
+    case.add("numpy", costing(0.001))
+    case.skip("peer", "not installed")
+    case.expect("numpy", 1.5)
+    case.expect("numpy", 2.5)
+    case.expect("peer", 1.0)
+    return measure.measure(case, 5, 0.1)
+
+
+# Loops
+
+
+def test_over_goes_on_in_its_pool_where_the_last_run_stopped():
+    seen = []
+    run = loops.over(seen.append, [1, 2, 3])
+    run(2)
+    run(3)
+    assert seen == [1, 2, 3, 1, 2]
+
+
+def test_repeated_calls_the_lead_in_and_the_iterations():
+    seen = []
+    loops.repeated(lambda: seen.append(1), lead_in=4)(3)
+    assert len(seen) == 7
+
+
+def test_each_prepares_before_every_step():
+    seen = []
+    loops.each(lambda: seen.append("step"), before=lambda: seen.append("before"))(2)
+    assert seen == ["before", "step", "before", "step"]
+
+
+def test_loops_drop_a_result_before_they_ask_for_the_next():
+    alive = 0
+    most = 0
+
+    class Result:
+        def __init__(self):
+            nonlocal alive, most
+            alive += 1
+            most = max(most, alive)
+
+        def __del__(self):
+            nonlocal alive
+            alive -= 1
+
+    loops.repeated(Result)(5)
+    loops.over(lambda _: Result(), [0])(5)
+    assert (alive, most) == (0, 1)
+
+
+# Calibration and rounds
+
+
+@pytest.mark.parametrize("cost", [1e-8, 1e-6, 1e-3, 0.04])
+def test_calibration_fills_the_round(cost):
+    n = measure.calibrate(costing(cost), 0.2)
+    assert n * cost == pytest.approx(0.2, rel=0.3)
+
+
+def test_calibration_of_a_slow_step_settles_for_one_iteration():
+    log = []
+    assert measure.calibrate(costing(9.0, log), 0.2) == 1
+    assert log == [(None, 1)]
+
+
+def test_calibration_ends_when_the_clock_stands_still():
+    assert measure.calibrate(costing(0.0), 0.2) == 10**9
+
+
+def test_rotation_gives_everyone_every_place():
+    assert list(measure.rotation(["a", "b", "c"], 4)) == [
+        ("a", "b", "c"),
+        ("b", "c", "a"),
+        ("c", "a", "b"),
+        ("a", "b", "c"),
+    ]
+
+
+def test_rounds_are_interleaved_with_the_calibrated_number_of_iterations():
+    log = []
+    case = Case("c", baseline="a")
+    for name, cost in (("a", 0.5), ("b", 0.25)):
+        case.add(name, costing(cost, log, name))
+    measured = measure.measure(case, 3, 1.0)
+    assert log[-6:] == [("a", 2), ("b", 4), ("b", 4), ("a", 2), ("a", 2), ("b", 4)]
+    assert measured.timings["a"].seconds == (0.5, 0.5, 0.5)
+
+
+def test_median_and_spread_ignore_how_long_one_round_was_delayed():
+    timing = measure.Timing(1, (1.0, 1.1, 0.9, 1.0, 2.0))
+    assert timing.median == 1.0
+    assert timing.spread == pytest.approx(1.1)
+
+
+def test_ratio_says_how_many_times_as_fast(result):
+    assert result.ratio(OURS) == pytest.approx(2.0)
+    assert result.ratio("numpy") == pytest.approx(1.0)
+    assert result.ratio("numpy", OURS) == pytest.approx(0.5)
+    assert result.ratio("peer") is None
+
+
+def test_targets_are_met_missed_or_not_measured(result):
+    assert [(o.met, o.ratio is None) for o in result.outcomes()] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_peer_that_fails_is_reported_and_the_others_go_on(call):
+    case = Case("c", baseline="numpy")
+    case.add("broken", failing_at(call, PeerError("gave up")))
+    case.add("numpy", costing(0.1))
+    measured = measure.measure(case, 5, 0.1)
+    assert list(measured.timings) == ["numpy"]
+    assert len(measured.timings["numpy"].seconds) == 5
+    assert case.skipped == {"broken": "gave up"}
+
+
+def test_a_fault_of_what_is_measured_is_not_hidden():
+    case = Case("c", baseline=OURS)
+    case.add(OURS, failing_at(3, IndexError("record 7")))
+    with pytest.raises(IndexError, match="record 7"):
+        measure.measure(case, 5, 0.1)
+
+
+def test_a_case_without_contestants_has_no_timings():
+    assert measure.measure(Case("c", baseline="numpy"), 5, 0.1).timings == {}
+
+
+def test_a_case_refuses_two_contestants_of_one_name():
+    case = Case("c", baseline="a")
+    case.add("a", costing(1))
+    with pytest.raises(ValueError, match="two contestants called 'a'"):
+        case.add("a", costing(1))
+
+
+def test_a_case_closes_what_was_opened_for_it_last_in_first_out():
+    closed = []
+    case = Case("c", baseline="a")
+    case.on_close(lambda: closed.append("dataset"))
+    case.on_close(lambda: closed.append("loader"))
+    case.close()
+    case.close()
+    assert closed == ["loader", "dataset"]
+
+
+# Report
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.5, "2.5 s"), (0.0123, "12.3 ms"), (4.56e-6, "4.56 us"), (7e-8, "70 ns")]
+)
+def test_duration(seconds, text):
+    assert report.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(9.87e9, "B", "9.87 GB/s"), (12.0, "B", "12 B/s"), (1234567.0, "calls", "1,234,567 calls/s")],
+)
+def test_rate(value, unit, text):
+    assert report.rate(value, unit) == text
+
+
+def test_table_shows_contestants_skips_and_targets(result):
+    rows = report.lines(result)
+    assert rows[0].split() == ["random", OURS, "500", "us", "6", "GB/s", "0%", "2.00x"]
+    assert rows[1].split() == ["numpy", "1", "ms", "3", "GB/s", "0%", "1.00x"]
+    assert rows[2].split() == ["peer", "skipped:", "not", "installed"]
+    assert rows[3:] == [
+        f"  target {OURS} at least 1.5x numpy: 2.00x, met",
+        f"  target {OURS} at least 2.5x numpy: 2.00x, MISSED",
+        f"  target {OURS} at least 1x peer: not measured",
+    ]
+    assert len(report.header()) >= len(rows[0])
+
+
+def test_json_document_holds_every_figure(result, tmp_path):
+    document = report.to_json({"cpu": "x"}, {"rounds": 5}, {"store": ("Reading", [result])})
+    report.write_json(tmp_path / "run.json", document)
+    read = json.loads((tmp_path / "run.json").read_text())
+    assert read == document
+    assert set(read) == {"schema", "machine", "options", "sections"}
+    (section,) = read["sections"]
+    assert (section["name"], section["title"]) == ("store", "Reading")
+    (case,) = section["cases"]
+    assert (case["name"], case["unit"], case["amount"], case["baseline"]) == ("random", "B", 3e6, "numpy")
+    ours = case["contestants"][0]
+    assert ours["name"] == OURS
+    assert ours["iterations"] == 200
+    assert ours["seconds"] == pytest.approx([0.0005] * 5)
+    assert ours["median"] == pytest.approx(ours["min"]) == pytest.approx(ours["max"])
+    assert ours["rate"] == pytest.approx(6e9)
+    assert case["skipped"] == [{"name": "peer", "reason": "not installed"}]
+    assert [t["met"] for t in case["targets"]] == [True, False, False]
+
+
+def test_plot_writes_a_picture(result, tmp_path):
+    document = report.to_json(
+        machine.describe(), {}, {"store": ("Reading", [result, result]), "loader": ("L", [result])}
+    )
+    plot.draw(tmp_path / "run.png", document)
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_of_nothing_says_so(tmp_path):
+    with pytest.raises(ValueError, match="nothing was measured"):
+        plot.draw(tmp_path / "run.png", report.to_json({}, {}, {"store": ("Reading", [])}))
+
+
+# Machine
+
+
+def test_machine_block_is_printable_and_json():
+    block = machine.describe()
+    assert json.loads(json.dumps(block)) == block
+    assert block["cores"] >= 1
+    assert any(line.startswith("python") for line in report.machine_lines(block))
+    assert report.machine_lines({"governor": None, "cores": 2}) == ["cores          2"]
+
+
+def test_go_version_is_read_from_the_binary(tmp_path):
+    note = b"\xff Go buildinf:\x08\x02" + bytes(16) + bytes([8]) + b"go1.26.6" + b"\x05rest."
+    (tmp_path / "engine.so").write_bytes(b"ELF and so on" + note)
+    assert machine.go_version(tmp_path / "engine.so") == "go1.26.6"
+    (tmp_path / "other.so").write_bytes(b"no such note")
+    assert machine.go_version(tmp_path / "other.so") is None
+    assert machine.go_version(tmp_path / "missing.so") is None
+
+
+# Peers
+
+FAKE = """
+    import os, sys, time
+    from contextlib import contextmanager
+    import loaderx
+
+    @contextmanager
+    def steady(cost, log):
+        print("a peer that prints")
+        yield lambda n: n * cost
+        open(log, "w").write(loaderx.__name__ + " " + loaderx.WHO)
+
+    @contextmanager
+    def broken():
+        raise RuntimeError("no such store")
+        yield
+
+    @contextmanager
+    def dying():
+        def run(n):
+            sys.stderr.write("first line\\nlast words\\n")
+            sys.stderr.flush()
+            os._exit(7)
+        yield run
+
+    @contextmanager
+    def hanging():
+        yield lambda n: time.sleep(600)
+
+    CASES = {"steady": steady, "broken": broken, "dying": dying, "hanging": hanging}
+"""
+
+
+@pytest.fixture
+def fake(tmp_path):
+    """Return the arguments of a peer process around a package that is called loaderx, too."""
+    peer, cases = tmp_path / "peer", tmp_path / "cases"
+    (peer / "loaderx").mkdir(parents=True)
+    (peer / "loaderx" / "__init__.py").write_text("WHO = 'the peer'\n")
+    cases.mkdir()
+    (cases / "fake_cases.py").write_text(textwrap.dedent(FAKE))
+    return {"module": "fake_cases", "path": [peer], "root": cases}
+
+
+def test_a_peer_runs_its_own_package_and_reports_its_own_seconds(fake, tmp_path):
+    log = tmp_path / "log"
+    case = Case("c", baseline="peer")
+    with PeerProcess(**fake) as process:
+        process.enter(case, "peer", "steady", cost=0.01, log=str(log))
+        measured = measure.measure(case, 5, 0.1)
+        assert measured.timings["peer"].seconds == pytest.approx((0.01,) * 5)
+        assert not log.exists()
+        case.close()
+        assert log.read_text() == "loaderx the peer"
+    assert not process.alive
+
+
+def test_a_peer_case_that_cannot_be_set_up_is_skipped(fake):
+    case = Case("c", baseline="peer")
+    with PeerProcess(**fake) as process:
+        process.enter(case, "peer", "broken")
+        process.enter(case, "other", "unheard-of")
+        assert process.alive
+    assert case.contestants == {}
+    assert case.skipped == {"peer": "RuntimeError: no such store", "other": "KeyError: 'unheard-of'"}
+
+
+def test_a_peer_that_dies_leaves_its_last_words(fake):
+    case = Case("c", baseline="peer")
+    with PeerProcess(**fake) as process:
+        process.enter(case, "peer", "dying")
+        with pytest.raises(PeerError, match="ended with status 7: last words"):
+            case.contestants["peer"](1)
+        process.enter(case, "again", "dying")
+        case.close()
+    assert "status 7" in case.skipped["again"]
+
+
+def test_a_peer_that_hangs_is_ended(fake):
+    case = Case("c", baseline="peer")
+    with PeerProcess(**fake, timeout=20) as process:
+        process.enter(case, "peer", "hanging")
+        process._timeout = 0.05
+        with pytest.raises(PeerError, match="no answer"):
+            case.contestants["peer"](1)
+    assert not process.alive
+
+
+def test_a_peer_that_cannot_be_imported_says_why(fake):
+    case = Case("c", baseline="peer")
+    with PeerProcess("no_such_module", fake["path"], fake["root"]) as process:
+        process.enter(case, "peer", "steady")
+    assert "No module named 'no_such_module'" in case.skipped["peer"]
+
+
+def test_serve_answers_line_by_line_and_stops_at_quit():
+    answers = io.StringIO()
+    requests = [{"op": "drop", "id": 1}, {"op": "nonsense"}, {"op": "quit"}, {"op": "drop", "id": 2}]
+    serve(map(json.dumps, requests), answers, {})
+    assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
+        {"ok": False, "error": "KeyError: 1"},
+        {"ok": False, "error": "ValueError: unknown request 'nonsense'"},
+    ]
+
+
+def test_installed_peers_are_found_in_place_or_where_the_variable_says(tmp_path, monkeypatch):
+    monkeypatch.delenv("SOME_PEER", raising=False)
+    (tmp_path / "peer-1.0").mkdir()
+    assert folder_of("peer", "1.0", tmp_path, "SOME_PEER") == tmp_path / "peer-1.0"
+    monkeypatch.setenv("SOME_PEER", str(tmp_path / "elsewhere"))
+    with pytest.raises(PeerUnavailable, match="elsewhere has no package peer"):
+        folder_of("peer", "1.0", tmp_path, "SOME_PEER")
+    (tmp_path / "elsewhere" / "peer").mkdir(parents=True)
+    assert folder_of("peer", "1.0", tmp_path, "SOME_PEER") == tmp_path / "elsewhere"
+
+
+def test_a_peer_that_cannot_be_installed_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.delenv("SOME_PEER", raising=False)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(PeerUnavailable, match=r"could not install nowhere==1\.0"):
+        folder_of("nowhere", "1.0", tmp_path, "SOME_PEER")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_peer_cases_say_why_it_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOADERX_ORACLE", str(tmp_path / "gone"))
+    with Bench(tmp_path, tmp_path) as bench:
+        for _ in range(2):
+            case = Case("c", baseline="numpy")
+            bench.enter_loaderx(case, "sampler", length=10, batch=2, mode=0)
+            assert "has no package loaderx" in case.skipped[LOADERX]
+
+
+# The command
+
+
+@pytest.fixture
+def one_section(monkeypatch):
+    """Make the registry hold one section, and return the cases it closed."""
+    closed = []
+
+    def cases(bench):
+        case = Case("c", baseline="numpy", unit="calls")
+        case.add(OURS, costing(0.01))
+        case.add("numpy", costing(0.02))
+        case.expect("numpy", 3.0)
+        case.on_close(lambda: closed.append(bench.work))
+        assert bench.work.is_dir()
+        yield case
+
+    monkeypatch.setattr(registry, "SECTIONS", ("one",))
+    monkeypatch.setattr(registry, "load", lambda name: registry.Section(name, "a title", cases))
+    return closed
+
+
+def test_command_prints_tables_and_writes_files(one_section, tmp_path, capsys):
+    argv = ["one", "--quick", "--work", str(tmp_path / "work"), "--json", str(tmp_path / "o.json")]
+    assert command.main([*argv, "--plot", str(tmp_path / "o.svg")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("cpu ")
+    assert "one: a title" in said
+    assert "MISSED" in said
+    assert said.endswith("0 of 1 targets met\n")
+    document = json.loads((tmp_path / "o.json").read_text())
+    assert len(document["sections"][0]["cases"][0]["contestants"][0]["seconds"]) == 5
+    assert (tmp_path / "o.svg").exists()
+    assert len(one_section) == 1
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_strict_turns_a_missed_target_into_the_exit_status(one_section, tmp_path, capsys):
+    assert command.main(["--strict", "--rounds", "3", "--work", str(tmp_path)]) == 1
+
+
+def test_command_refuses_sections_it_does_not_have(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["nothing"])
+    assert "no section is called 'nothing'" in capsys.readouterr().err
+
+
+def test_every_registered_section_has_a_title_and_cases():
+    folder = Path(registry.__file__).parent / "sections"
+    modules = {p.stem for p in folder.glob("[!_]*.py")}
+    assert modules == set(registry.SECTIONS)
+    for name in registry.SECTIONS:
+        section = registry.load(name)
+        assert section.title
+        assert callable(section.cases)
+    with pytest.raises(ValueError, match="no section is called 'x'"):
+        registry.load("x")

@@ -1,0 +1,125 @@
+"""Stores go both ways between this package and the real loaderx 0.9.4.
+
+The two never meet in one process: the real one runs in an interpreter of its
+own and hands its view of a store over as a file.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from loaderx import _schema
+from loaderx.converter import from_iterator, from_numpy
+from loaderx.dataset import DenseDataset, RaggedDataset
+
+CODECS = ["raw", "zstd", "zstd_dict"]
+
+# Writes what the real loaderx reads to argv[2]: the array, or the records one after another and their lengths.
+READ = """
+    import sys, json, msgpack, numpy as np
+    from loaderx.dataset import DenseDataset, RaggedDataset
+    path, out, kind = sys.argv[1:]
+    if kind == "dense":
+        with DenseDataset(path) as ds:
+            np.savez(out, values=ds[:], some=ds[[3, 0, 3]])
+    else:
+        with RaggedDataset(path) as ds:
+            records = ds[:]
+            np.savez(out, values=np.concatenate(records), lengths=[len(r) for r in records])
+    print(json.dumps(msgpack.load(open(path + "/schema.msgpack", "rb"))))
+"""
+
+WRITE = """
+    import sys, json, msgpack, numpy as np
+    from loaderx.converter import from_numpy, from_iterator
+    path, source, kind, codec = sys.argv[1:]
+    data = np.load(source)
+    if kind == "dense":
+        from_numpy(path, data["values"], codec=codec)
+    else:
+        from_iterator(path, np.split(data["values"], np.cumsum(data["lengths"])[:-1]), codec=codec)
+    print(json.dumps(msgpack.load(open(path + "/schema.msgpack", "rb"))))
+"""
+
+
+@pytest.fixture(params=["<f4", ">i2", "|u1"])
+def array(request, rng):
+    base = rng.integers(0, 50, (700, 6, 5))
+    base[100:200] = rng.integers(0, 256, (100, 6, 5))
+    return base.astype(request.param)
+
+
+@pytest.fixture
+def records(rng):
+    return [rng.integers(0, 20, (int(n), 3), dtype=np.int32) for n in rng.integers(1, 60, 700)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_dense_there(tmp_path, oracle, array, codec):
+    from_numpy(tmp_path / "s", array, codec=codec, chunk_bytes=array.nbytes // 3)
+    schema = json.loads(oracle(READ, tmp_path / "s", tmp_path / "out.npz", "dense"))
+    with np.load(tmp_path / "out.npz") as got:
+        np.testing.assert_array_equal(got["values"], array, strict=True)
+        np.testing.assert_array_equal(got["some"], array[[3, 0, 3]])
+    assert schema == _schema.read_schema(tmp_path / "s")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_dense_and_back(tmp_path, oracle, array, codec):
+    np.savez(tmp_path / "in.npz", values=array)
+    schema = json.loads(oracle(WRITE, tmp_path / "s", tmp_path / "in.npz", "dense", codec))
+    with DenseDataset(tmp_path / "s") as ds:
+        np.testing.assert_array_equal(ds[:], array, strict=True)
+        np.testing.assert_array_equal(ds[[3, 0, -1]], array[[3, 0, -1]])
+        assert ds.codec == codec
+    from_numpy(tmp_path / "ours", array, codec=codec)
+    assert schema == _schema.read_schema(tmp_path / "s") == _schema.read_schema(tmp_path / "ours")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_ragged_there(tmp_path, oracle, records, codec):
+    from_iterator(tmp_path / "s", records, codec=codec, chunk_bytes=20_000)
+    schema = json.loads(oracle(READ, tmp_path / "s", tmp_path / "out.npz", "ragged"))
+    with np.load(tmp_path / "out.npz") as got:
+        np.testing.assert_array_equal(got["values"], np.concatenate(records), strict=True)
+        assert got["lengths"].tolist() == [len(r) for r in records]
+    assert schema == _schema.read_schema(tmp_path / "s")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_ragged_and_back(tmp_path, oracle, records, codec):
+    np.savez(tmp_path / "in.npz", values=np.concatenate(records), lengths=[len(r) for r in records])
+    schema = json.loads(oracle(WRITE, tmp_path / "s", tmp_path / "in.npz", "ragged", codec))
+    with RaggedDataset(tmp_path / "s") as ds:
+        for got, expected in zip(ds, records, strict=True):
+            np.testing.assert_array_equal(got, expected, strict=True)
+    from_iterator(tmp_path / "ours", records, codec=codec)
+    assert schema == _schema.read_schema(tmp_path / "s") == _schema.read_schema(tmp_path / "ours")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_each_appends_to_the_others_store(tmp_path, oracle, array, codec):
+    first, second, third = np.split(array[:699], 3)
+    from_numpy(tmp_path / "s", first, codec=codec)
+    np.savez(tmp_path / "in.npz", values=second)
+    oracle(WRITE, tmp_path / "s", tmp_path / "in.npz", "dense", codec)
+    from_numpy(tmp_path / "s", third, codec=codec)
+    with DenseDataset(tmp_path / "s") as ds:
+        np.testing.assert_array_equal(ds[:], array[:699], strict=True)
+    oracle(READ, tmp_path / "s", tmp_path / "out.npz", "dense")
+    with np.load(tmp_path / "out.npz") as got:
+        np.testing.assert_array_equal(got["values"], array[:699], strict=True)
+
+
+def test_a_schema_with_keys_of_the_callers_is_read(tmp_path, oracle):
+    code = """
+        import sys, numpy as np
+        from loaderx.converter import from_numpy
+        schema = {"dtype": "<f4", "item_shape": [2], "classes": ["a"], "raw": b"bytes"}
+        from_numpy(sys.argv[1], np.ones((3, 2), np.float32), schema=schema)
+    """
+    oracle(code, tmp_path / "s")
+    with DenseDataset(tmp_path / "s") as ds:
+        assert ds[:].tolist() == [[1, 1]] * 3
+    assert _schema.read_schema(tmp_path / "s")["classes"] == ["a"]

@@ -1,0 +1,76 @@
+"""What newcomers run first: the example, and the code in the README."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import loaderx
+from loaderx.converter import from_numpy
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+
+
+def python(cwd, *args):
+    """Run Python in `cwd` with the package that this process has imported."""
+    env = dict(os.environ, PYTHONPATH=str(Path(loaderx.__file__).parents[1]), JAX_PLATFORMS="cpu")
+    return subprocess.run(
+        [sys.executable, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, timeout=300
+    )
+
+
+def quickstart(cwd, *args):
+    return python(cwd, ROOT / "examples" / "quickstart.py", *args)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_quickstart_trains_with_every_backend(tmp_path, backend):
+    done = quickstart(tmp_path, "--backend", backend, "--steps", "150")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("OK: 150 batches compared with their source")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_quickstart_reuses_its_stores_and_repeats_its_results(tmp_path):
+    first = quickstart(tmp_path, "--backend", "numpy", "--steps", "40", "--data", "stores")
+    again = quickstart(tmp_path, "--backend", "numpy", "--steps", "40", "--data", "stores")
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    assert "images written" in first.stdout
+    assert "images found" in again.stdout
+    assert first.stdout.splitlines()[-2:] == again.stdout.splitlines()[-2:]
+
+
+def test_quickstart_refuses_stores_with_something_else_in_them(tmp_path):
+    from_numpy(tmp_path / "images", np.zeros((3, 28, 28), np.uint8))
+    done = quickstart(tmp_path, "--backend", "numpy", "--data", tmp_path)
+    assert done.returncode == 1
+    assert "FAILED" in done.stderr
+    assert "does not hold these records" in done.stderr
+    assert "OK" not in done.stdout
+
+
+def test_quickstart_refuses_to_train_for_no_steps(tmp_path):
+    done = quickstart(tmp_path, "--steps", "0")
+    assert done.returncode == 2
+    assert "--steps" in done.stderr
+
+
+def test_readme_has_a_block_for_each_framework():
+    assert ["import torch" in block for block in BLOCKS] == [True, False]
+    assert ["import jax" in block for block in BLOCKS] == [False, True]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["torch", "jax"])
+def test_readme_code_runs_as_it_is(tmp_path, block):
+    (tmp_path / "block.py").write_text(block)
+    done = python(tmp_path, "-W", "error::UserWarning", "block.py")
+    assert done.returncode == 0, done.stderr

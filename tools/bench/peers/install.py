@@ -1,0 +1,57 @@
+"""Packages put aside with ``pip install --target``, out of this environment's way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .process import PeerUnavailable
+
+__all__ = ["folder_of"]
+
+
+def folder_of(package: str, version: str, below: Path, override: str) -> Path:
+    """Return a directory from which `package` of that version can be imported, installed on demand.
+
+    Parameters
+    ----------
+    package, version : str
+        As on PyPI.
+    below : Path
+        Where installed peers are kept.
+    override : str
+        Environment variable that names a directory to use instead.
+
+    Raises
+    ------
+    PeerUnavailable
+        It is not there and can't be installed; the message says why.
+    """
+    given = os.environ.get(override)
+    if given:
+        if not (Path(given) / package).is_dir():
+            raise PeerUnavailable(f"{override}={given} has no package {package}")
+        return Path(given)
+    target = below / f"{package}-{version}"
+    if target.is_dir():
+        return target
+    below.mkdir(parents=True, exist_ok=True)
+    # Installed beside its place and renamed: an interrupted download must not look like a peer.
+    scratch = Path(tempfile.mkdtemp(prefix=f"{package}-", dir=below))
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input"]
+    command += ["--disable-pip-version-check", "--target", str(scratch), f"{package}=={version}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        if done.returncode != 0:
+            last = (done.stderr.strip() or "no message").splitlines()[-1]
+            raise PeerUnavailable(f"pip could not install {package}=={version}: {last}")
+        scratch.rename(target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PeerUnavailable(f"pip could not install {package}=={version}: {error}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target

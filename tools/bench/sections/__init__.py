@@ -1,0 +1,1 @@
+"""One module per section; ``registry`` says what a section is."""
