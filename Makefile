@@ -62,7 +62,7 @@ wheel: $(VENV)/.base ## sdist and wheel into dist/, the wheel for every glibc fr
 	zig=$$($(BUILD) --print zig) && CC="$$zig" $(PY) -m build --no-isolation
 
 clean: ## Remove everything that was built, and the environment
-	rm -rf build dist .venv .pytest_cache .ruff_cache *.egg-info loaderx/_native*
+	rm -rf build dist .venv .pytest_cache .ruff_cache *.egg-info loaderx/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment: .base runs the project, the others add to it. A stamp is newer than

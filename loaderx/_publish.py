@@ -50,6 +50,7 @@ class Publication:
         self._made = []
         self._store = None
         self._unsynced = 0
+        self._process = os.getpid()
 
     def __enter__(self):
         try:
@@ -81,12 +82,12 @@ class Publication:
             self._unsynced = 0
 
     def _begin(self):
+        if os.path.lexists(self._target) and not os.path.isdir(self._target):
+            raise StoreExistsError(f"{self._target} is a file, not the directory of a store")
         if self._find_store():
             return
-        if not os.path.lexists(self._target) or _replaceable(self._target):
+        if not os.path.isdir(self._target) or _replaceable(self._target):
             self._make_temporary()
-        elif not os.path.isdir(self._target):
-            raise StoreExistsError(f"{self._target} is a file, not the directory of a store")
         place = self._temporary or self._target
         self._store = Zrecord(place, codec=self._codec, mode="x", level=self._level)
         write_schema(place, self._schema)
@@ -123,8 +124,8 @@ class Publication:
         os.makedirs(parent, exist_ok=True)
         # A name may have 255 bytes.
         temporary = os.path.join(parent, f".{name[:50]}.loaderx-{secrets.token_hex(4)}.tmp")
-        os.mkdir(temporary)
         self._temporary = temporary
+        os.mkdir(temporary)
         if os.path.isdir(self._target):
             shutil.copymode(self._target, temporary)
 
@@ -141,7 +142,7 @@ class Publication:
             self._store.train_dict(samples, sizes, target)
         except DictionaryError as error:
             self._codec = self._schema["codec"] = "zstd"
-            warnings.warn(f"{error}; compressing without a dictionary", RuntimeWarning, stacklevel=5)
+            warnings.warn(f"{error}; compressing without a dictionary", RuntimeWarning, stacklevel=4)
 
     def _publish(self):
         place = self._temporary or self._target
@@ -160,6 +161,8 @@ class Publication:
             _sync_directory(os.path.dirname(self._target))
 
     def _roll_back(self):
+        if os.getpid() != self._process:
+            return  # a child that a source has forked; the files are the parent's
         try:
             if self._store is not None:
                 self._store._discard()

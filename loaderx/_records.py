@@ -34,6 +34,7 @@ class RecordType:
             array = _as_rows(first, 0)
             self.dtype, self.item_shape = array.dtype, array.shape[1:]
         self.name = dtypes.to_name(self.dtype)
+        self._limit = format_info()["max_record_len"]
         self._row_bytes = self.dtype.itemsize * int(np.prod(self.item_shape, dtype=np.int64))
 
     def flat(self, record, number):
@@ -45,20 +46,24 @@ class RecordType:
             The record does not fit; the message gives its number.
         """
         if isinstance(record, (bytes, bytearray)):
-            check_size(len(record), f"record {number}")
+            if not 0 < len(record) <= self._limit:
+                check_size(len(record), f"record {number}")
             if len(record) % self._row_bytes:
                 raise ArgumentError(
                     f"record {number} has {len(record)} bytes, which is not a multiple of the row of "
                     f"{self._row_bytes} ({self.name}{self.item_shape})"
                 )
             return np.frombuffer(record, np.uint8)
-        rows = _as_rows(record, number)
+        # What an array of the right dtype is, need not be found out again for each.
+        plain = type(record) is np.ndarray and record.dtype == self.dtype and record.ndim
+        rows = record if plain else _as_rows(record, number)
         if rows.dtype != self.dtype or rows.shape[1:] != self.item_shape:
             raise ArgumentError(
                 f"record {number} is {rows.dtype} with rows of shape {rows.shape[1:]}, the records before it are "
                 f"{self.dtype} with rows of shape {self.item_shape}"
             )
-        check_size(rows.nbytes, f"record {number}")
+        if not 0 < rows.nbytes <= self._limit:
+            check_size(rows.nbytes, f"record {number}")
         return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
 
 

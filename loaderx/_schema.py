@@ -3,9 +3,9 @@
 import json
 import os
 
-from . import _engine
+from . import _engine, dtypes
 from ._format import format_info
-from .errors import ArgumentError, DtypeError, StoreFormatError
+from .errors import ArgumentError, DtypeError, StoreFormatError, ZrecordError
 
 __all__ = ["complete_schema", "merge_schema", "read_schema", "write_schema"]
 
@@ -103,14 +103,21 @@ def merge_schema(path, old, new):
 
 
 def _check_given(given, actual):
-    for key in ("dtype", "item_shape"):
-        value = given.get(key, actual[key])
-        if (list(value) if key == "item_shape" else value) != actual[key]:
-            raise ArgumentError(f"the schema's {key} is {value!r}, but the records have {actual[key]!r}")
+    for key, plain in (("dtype", _canonical), ("item_shape", list)):
+        if key in given and plain(given[key]) != actual[key]:
+            raise ArgumentError(f"the schema's {key} is {given[key]!r}, but the records have {actual[key]!r}")
+
+
+def _canonical(name):
+    """Return the name that this package gives to a dtype; others may be as good: float32 for <f4."""
+    try:
+        return dtypes.to_name(dtypes.from_name(name))
+    except ZrecordError:
+        return name
 
 
 def _key(schema):
-    return schema.get("kind"), schema.get("dtype"), list(schema.get("item_shape", ()))
+    return schema.get("kind"), _canonical(schema.get("dtype")), list(schema.get("item_shape", ()))
 
 
 def _text(schema):

@@ -76,9 +76,11 @@ class DenseDataset(StoreView):
         if kind is int:
             return self._one(index)
         if kind is list or kind is slice:
-            return self._batch(*select(index, len(self)))
+            return self._batch(*select(index, self))
         if isinstance(index, np.integer):
             return self._one(int(index))
+        if kind is np.ndarray and index.ndim and (index.dtype.kind in "iu" or index.ndim == 1):
+            return self._batch(*select(index, self))
         plan = Plan(index, self.shape)
         block = self._batch(plan.rows, plan.rows.shape)[plan.inner]
         if isinstance(block, np.ndarray) and not block.flags.c_contiguous:
@@ -87,7 +89,7 @@ class DenseDataset(StoreView):
 
     def __getitems__(self, indices):
         """Return a batch; PyTorch's loader asks for its batches with this."""
-        return self._batch(*select(indices, len(self)))
+        return self._batch(*select(indices, self))
 
     def gather(self, indices, out=None):
         """Copy records into one batch.
@@ -116,7 +118,7 @@ class DenseDataset(StoreView):
         -----
         Safe to call from many threads; the GIL is released.
         """
-        rows, shape = select(indices, len(self))
+        rows, shape = select(indices, self)
         if out is None:
             return self._batch(rows, shape)
         shape += self.item_shape
@@ -130,14 +132,14 @@ class DenseDataset(StoreView):
 
     def _one(self, index):
         """Read a single record: the path that a plain torch DataLoader takes."""
-        shape = self.item_shape
-        out, address = self._buffer(shape or (1,))
         try:
             cell = _array("q", (index,))
         except OverflowError:
             raise outside(index) from None
-        self._store._gather_dense(cell.buffer_info()[0], 1, True, address, self._row_bytes, self._row_bytes)
-        return out if shape else out[0]
+        out, address = self._buffer(self.item_shape or (1,))
+        size = self._row_bytes
+        self._store._gather_dense(cell.buffer_info()[0], 1, True, address, size, size)
+        return out if self.item_shape else out[0]
 
     def _batch(self, rows, shape):
         out, address = self._buffer(shape + self.item_shape)
@@ -220,7 +222,7 @@ class RaggedDataset(StoreView):
         return self._row_counts(self._rows(indices))
 
     def _rows(self, indices):
-        rows, shape = select(indices, len(self))
+        rows, shape = select(indices, self)
         if len(shape) != 1:
             raise RecordIndexError(f"a ragged dataset takes indices of one dimension, got shape {shape}")
         return rows

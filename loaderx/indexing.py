@@ -14,21 +14,22 @@ from .errors import RecordIndexError
 
 __all__ = ["Plan", "outside", "scalar", "select"]
 
+_INT64 = np.dtype(np.int64)
 _KINDS = (
     "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid "
     "indices"
 )
 
 
-def select(index, length):
+def select(index, records):
     """Turn a slice, mask or array of integers into record numbers.
 
     Parameters
     ----------
     index : slice, array_like of int or array_like of bool
         Integers may be negative; a mask has one element per record.
-    length : int
-        Number of records.
+    records : sized
+        What is indexed; asked for its length only where that matters.
 
     Returns
     -------
@@ -44,18 +45,21 @@ def select(index, length):
         The index is of another kind, or a mask has another length.
     """
     if type(index) is slice:
-        rows = np.arange(*index.indices(length), dtype=np.int64)
+        rows = np.arange(*index.indices(len(records)), dtype=np.int64)
         return rows, rows.shape
     array = np.asarray(index)
-    kind = array.dtype.kind
+    dtype = array.dtype
+    if dtype is _INT64 and array.ndim == 1 and array.flags.c_contiguous:
+        return array, array.shape
+    kind = dtype.kind
     if kind == "i" or kind == "u":
         # uint64 keeps its type: its upper half would turn into negative numbers.
-        target = np.uint64 if array.dtype.itemsize == 8 and kind == "u" else np.int64
+        target = np.uint64 if dtype.itemsize == 8 and kind == "u" else np.int64
         return np.ascontiguousarray(array, dtype=target).reshape(-1), array.shape
     if kind == "b":
-        if array.ndim != 1 or array.size != length:
+        if array.ndim != 1 or array.size != len(records):
             raise RecordIndexError(
-                f"boolean index of shape {array.shape} did not match the {length} records along axis 0"
+                f"boolean index of shape {array.shape} did not match the {len(records)} records along axis 0"
             )
         rows = np.flatnonzero(array).astype(np.int64, copy=False)
         return rows, rows.shape
@@ -110,7 +114,7 @@ class Plan:
                 raise outside(first) from None
             parts[at] = 0
         else:
-            self.rows, axis_shape = select(first, shape[0])
+            self.rows, axis_shape = select(first, range(shape[0]))
             if type(first) is slice:
                 parts[at] = slice(None)
             else:
@@ -132,7 +136,7 @@ def _classify(part):
         return array if array.ndim else array[()]
     if array.ndim == 0:
         raise RecordIndexError(f"{_KINDS}; got {_short(part)}")
-    rows, shape = select(part, 0)
+    rows, shape = select(part, ())
     return rows.reshape(shape)
 
 

@@ -97,42 +97,15 @@ func ZrGatherDense(id int64, idxs uint64, n, wrap, start int64, dst uint64, dstL
 }
 
 // requests are used again, since a request escapes to the engine's workers.
-var requests = sync.Pool{New: func() any { return new(oneRequest) }}
-
-// ZrGatherOne copies one record, rowBytes long, to dst.
-func ZrGatherOne(id, index, wrap int64, dst uint64, dstLen, rowBytes int64) (status int64) {
-	enter()
-	defer guard(&status)
-	store, ref, err := handle.Use[*zrecord.Store](&table, id)
-	if err != nil {
-		return fail(err)
-	}
-	defer ref.Release()
-	req := requests.Get().(*oneRequest)
-	defer requests.Put(req)
-	req.index[0] = index
-	req.Idxs, req.Signed, req.RowBytes, req.Offsets = req.index[:], wrap != 0, rowBytes, nil
-	if req.Dst, err = mem.Slice[byte](dst, dstLen); err != nil {
-		return fail(err)
-	}
-	next, err := store.Gather(&req.Request, 0, 0)
-	req.Dst = nil
-	return done(int64(next), err)
-}
-
-// oneRequest is a request with room for a single index.
-type oneRequest struct {
-	zrecord.Request
-	index [1]int64
-}
+var requests = sync.Pool{New: func() any { return new(zrecord.Request) }}
 
 func gather(id int64, idxs uint64, n, start int64, dst uint64, dstLen int64, layout zrecord.Request) int64 {
-	req := requests.Get().(*oneRequest)
+	req := requests.Get().(*zrecord.Request)
 	defer func() {
-		req.Request = zrecord.Request{}
+		*req = zrecord.Request{}
 		requests.Put(req)
 	}()
-	req.Request = layout
+	*req = layout
 	store, ref, err := handle.Use[*zrecord.Store](&table, id)
 	if err != nil {
 		return fail(err)
@@ -144,7 +117,7 @@ func gather(id int64, idxs uint64, n, start int64, dst uint64, dstLen int64, lay
 	if req.Dst, err = mem.Slice[byte](dst, dstLen); err != nil {
 		return fail(err)
 	}
-	next, err := store.Gather(&req.Request, int(start), callBudget)
+	next, err := store.Gather(req, int(start), callBudget)
 	return done(int64(next), err)
 }
 

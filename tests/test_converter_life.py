@@ -1,10 +1,13 @@
 """Where conversions write, and what is left of those that fail, are interrupted or are killed."""
 
+import fcntl
 import os
 import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import textwrap
 from pathlib import Path
 
@@ -72,6 +75,22 @@ def test_a_failed_conversion_leaves_nothing(path):
     from_iterator(path, [np.zeros(3)])
     assert path.stat().st_mode & 0o777 == 0o750
     assert left_in(path.parent) == ["store"]
+
+
+def test_a_child_that_the_source_forks_does_not_roll_back(path):
+    def source():
+        yield np.zeros(3)
+        pid = os.fork()
+        if pid == 0:
+            raise Broken
+        assert os.waitpid(pid, 0)[1] == 0
+        yield np.ones(3)
+
+    try:
+        assert from_iterator(path, source()) == 2
+    except Broken:
+        os._exit(0)
+    assert [r.tolist() for r in back(path, RaggedDataset)] == [[0, 0, 0], [1, 1, 1]]
 
 
 def test_a_directory_with_other_files_is_written_in_place(path):
@@ -156,14 +175,14 @@ LONG = """
     def source():
         for number in range(10**9):
             yield record
-            if number == 20:
+            if number == 5:
                 print("ready", flush=True)
     try:
         if sys.argv[2] == "ragged":
-            from_iterator(sys.argv[1], source(), chunk_bytes=1 << 22, level=19)
+            from_iterator(sys.argv[1], source(), chunk_bytes=1 << 21, level=12)
         else:
             print("ready", flush=True)
-            from_numpy(sys.argv[1], np.broadcast_to(record, (1 << 20, 1 << 20)), level=19)
+            from_numpy(sys.argv[1], np.broadcast_to(record, (1 << 20, 1 << 20)), level=12)
         print("finished")
     except KeyboardInterrupt:
         print("interrupted")
@@ -214,9 +233,11 @@ def test_a_bar_is_drawn_on_a_terminal_for_long_work(path):
         from_iterator(sys.argv[1], source(), chunk_bytes=1)
     """
     mine, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     subprocess.run([sys.executable, "-c", textwrap.dedent(code), path], check=True, stderr=theirs, env=env)
-    os.close(theirs)
+    os.write(theirs, b"end")  # so that reading does not wait when nothing was drawn
     assert b"converting" in os.read(mine, 1 << 16)
+    os.close(theirs)
     os.close(mine)
     assert len(back(path, RaggedDataset)) == 14

@@ -115,7 +115,7 @@ def test_too_many_indices_are_refused_before_anything_is_read():
 
 
 def test_indices_beyond_int64_do_not_wrap():
-    rows, _ = select(np.array([2**64 - 1], dtype=np.uint64), 10)
+    rows, _ = select(np.array([2**64 - 1], dtype=np.uint64), range(10))
     assert rows.dtype == np.uint64
     assert rows[0] == 2**64 - 1
     with pytest.raises(RecordIndexError, match=str(2**63)):
@@ -137,7 +137,7 @@ def test_a_tensor_of_one_dimension_is_an_array_of_indices():
 
 def test_rows_are_contiguous_and_share_no_memory_with_a_strided_index():
     index = np.arange(20)[::4]
-    rows, shape = select(index, 100)
+    rows, shape = select(index, range(100))
     assert rows.flags.c_contiguous
     assert shape == (5,)
     assert rows.tolist() == index.tolist()

@@ -116,10 +116,11 @@ def test_a_schema_with_keys_of_the_callers_is_read(tmp_path, oracle):
     code = """
         import sys, numpy as np
         from loaderx.converter import from_numpy
-        schema = {"dtype": "<f4", "item_shape": [2], "classes": ["a"], "raw": b"bytes"}
+        schema = {"dtype": "<f4", "item_shape": [2], "classes": ["a"], "scale": 0.5}
         from_numpy(sys.argv[1], np.ones((3, 2), np.float32), schema=schema)
     """
     oracle(code, tmp_path / "s")
     with DenseDataset(tmp_path / "s") as ds:
         assert ds[:].tolist() == [[1, 1]] * 3
-    assert _schema.read_schema(tmp_path / "s")["classes"] == ["a"]
+    schema = _schema.read_schema(tmp_path / "s")
+    assert (schema["classes"], schema["scale"]) == (["a"], 0.5)
