@@ -99,8 +99,10 @@ func TestMapOfAnEmptyFileAndDoubleClose(t *testing.T) {
 	if err != nil || len(m.Bytes()) != 0 {
 		t.Fatalf("%v, %v", m, err)
 	}
-	if m.Close() != nil || m.Close() != nil {
-		t.Fatal("closing twice")
+	for range 2 {
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := Map(f, -1); !errors.Is(err, errs.ErrArgument) {
 		t.Fatalf("negative size: %v", err)
