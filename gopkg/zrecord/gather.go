@@ -92,8 +92,10 @@ type lane struct {
 	at   int     // its first position
 	room [maxBlock]int64
 	locs [maxBlock]location
-	buf  []byte // a private copy of one record's stored bytes
-	sum  byte   // keeps touch from being optimized away
+	// offsets are the places of the block's records in their chunk.
+	offsets [maxBlock]uint32
+	buf     []byte // a private copy of one record's stored bytes
+	sum     byte   // keeps touch from being optimized away
 }
 
 func (g *gather) run(s *Store, r *Request, from int, budget time.Duration, length int64) (int, error) {
@@ -216,6 +218,13 @@ func (g *gather) block(l *lane, end int) error {
 	at := l.at
 	l.idxs = l.room[:end-at]
 	resolve(l.idxs, g.req.Idxs[at:end], g.length)
+	if g.req.Offsets == nil {
+		done := g.store.files.copyRaw(l.idxs, g.req.Dst[int64(at)*g.req.RowBytes:], g.req.RowBytes, l)
+		if at += done; at == end {
+			return nil
+		}
+		l.at, l.idxs = at, l.idxs[done:]
+	}
 	locs := l.locs[:end-at]
 	if err := g.store.files.locate(l.idxs, locs); err != nil {
 		return err

@@ -26,6 +26,10 @@ type layout interface {
 	// locate finds idxs, each below the store's length, and checks everything
 	// that the table says about them. len(out) == len(idxs).
 	locate(idxs []int64, out []location) error
+	// copyRaw copies the leading records of idxs that are stored raw and are
+	// row bytes long to dst, densely, and returns how many those are; it may
+	// stop early for any reason.
+	copyRaw(idxs []int64, dst []byte, row int64, l *lane) int
 	// sizes is locate for the records' lengths alone.
 	sizes(idxs []int64, out []uint32) error
 	// uses reports whether any of the first n records has the codec.
