@@ -19,7 +19,7 @@ import numpy as np
 from . import errors
 from ._extension import load_copy, load_first
 
-__all__ = ["Handle", "address", "check", "lib", "path_arg", "pin", "run", "text"]
+__all__ = ["Handle", "address", "check", "lib", "path_arg", "pin", "run", "system_error", "text"]
 
 #: How long one call into the engine may keep Ctrl-C waiting, in milliseconds.
 WAIT_MS = 100
@@ -122,15 +122,33 @@ def _exception(ticket):
     if not raw:
         return errors.EngineError(f"the engine failed and its message (number {ticket}) was lost")
     info = json.loads(raw)
-    cls = _classes.get(info["code"], errors.EngineError)
-    number = info["errno"]
+    exc = _made(_classes.get(info["code"], errors.EngineError), info["errno"], info["text"])
+    exc.code = info["code"]
+    return exc
+
+
+def _made(cls, number, message):
     if cls is errors.StoreIOError and number in (errno.EACCES, errno.EPERM, errno.EROFS):
         cls = errors.StorePermissionError
-    exc = cls(info["text"])
-    exc.code = info["code"]
+    exc = cls(message)
     if isinstance(exc, OSError):
         exc.errno = number or _ERRNO.get(cls.kind)
     return exc
+
+
+def system_error(error, doing):
+    """Return the exception of this package for an `OSError` of Python's own.
+
+    Parameters
+    ----------
+    error : OSError
+    doing : str
+        What failed, with the path as the caller gave it.
+    """
+    if isinstance(error, errors.ZrecordError):
+        return error
+    cls = errors.StoreNotFoundError if error.errno == errno.ENOENT else errors.StoreIOError
+    return _made(cls, error.errno, f"{doing}: {error.strerror or error}")
 
 
 _ERRNO = {
@@ -300,11 +318,14 @@ class Handle:
         Called without arguments; returns the status of the opening call.
     reopen : bool
         Whether a forked child may call `open_` again. A writer's may not.
+    what : str
+        Names the object in messages.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_generation", "_id", "_open", "_reopen")
+    __slots__ = ("__weakref__", "_closed", "_generation", "_id", "_open", "_reopen", "_what")
 
-    def __init__(self, open_, reopen=True):
+    def __init__(self, open_, reopen=True, what="the object"):
+        self._what = what
         self._closed = False
         self._id = 0
         self._open = open_
@@ -320,10 +341,11 @@ class Handle:
 
     def _refresh(self):
         if self._closed:
-            raise errors.ClosedError("the object was closed")
+            raise errors.ClosedError(f"{self._what} was closed")
         if not self._reopen:
             raise errors.ForkError(
-                "opened for writing by the parent process; open it again in this one, after the parent has closed it"
+                f"{self._what} was opened for writing by the parent process; open it again in this one, "
+                "after the parent has closed it"
             )
         with _reopen_lock:
             if self._generation != _generation:

@@ -27,6 +27,11 @@ def _file():
         path = folder / f"_native{suffix}"
         if path.is_file():
             return path
+    if (folder.parent / "pyproject.toml").is_file():
+        raise ImportError(
+            f"{folder} is the source tree, which hides an installed package and has no compiled engine: run from "
+            "another directory, or compile in place with `make build` or `pip install -e .`"
+        )
     raise ImportError(
         f"the compiled engine is missing from {folder}: install the package with "
         "`pip install .` (or build it in place with `make build`)"

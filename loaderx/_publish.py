@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 
+from . import _engine
 from ._schema import merge_schema, read_schema, write_schema
 from .errors import ArgumentError, DictionaryError, StoreExistsError, StoreNotFoundError
 from .zrecord import Zrecord
@@ -38,10 +39,14 @@ class Publication:
     level : int or None
     dict_size : int or None
         Largest size of a dictionary, for the codec ``"zstd_dict"``.
+    exist_ok : bool
+        Whether an existing store may be appended to.
     """
 
-    def __init__(self, path, schema, codec, level, dict_size):
+    def __init__(self, path, schema, codec, level, dict_size, exist_ok):
+        _engine.path_arg(path)  # refuses what is no path
         self._target = os.path.realpath(os.fsdecode(path))
+        self._exist_ok = exist_ok
         self._schema = schema
         self._codec = codec
         self._level = level
@@ -55,8 +60,10 @@ class Publication:
     def __enter__(self):
         try:
             self._begin()
-        except BaseException:
+        except BaseException as error:
             self._roll_back()
+            if isinstance(error, OSError):
+                raise _engine.system_error(error, f"write the store {self._target}") from None
             raise
         return self
 
@@ -66,8 +73,10 @@ class Publication:
             return
         try:
             self._publish()
-        except BaseException:
+        except BaseException as error:
             self._roll_back()
+            if isinstance(error, OSError):
+                raise _engine.system_error(error, f"write the store {self._target}") from None
             raise
 
     def append(self, block, offsets):
@@ -99,6 +108,8 @@ class Publication:
                 records = len(store)
         except (StoreNotFoundError, NotADirectoryError):
             return False
+        if not self._exist_ok:
+            raise StoreExistsError(f"{self._target} holds a store of {records} records, and exist_ok is False")
         try:
             old = read_schema(self._target)
         except StoreNotFoundError:

@@ -59,8 +59,8 @@ class RecordType:
         rows = record if plain else _as_rows(record, number)
         if rows.dtype != self.dtype or rows.shape[1:] != self.item_shape:
             raise ArgumentError(
-                f"record {number} is {rows.dtype} with rows of shape {rows.shape[1:]}, the records before it are "
-                f"{self.dtype} with rows of shape {self.item_shape}"
+                f"record {number} is {_described(rows.dtype, rows.shape[1:])}, the records before it are "
+                f"{_described(self.dtype, self.item_shape)}"
             )
         if not 0 < rows.nbytes <= self._limit:
             check_size(rows.nbytes, f"record {number}")
@@ -132,6 +132,10 @@ def release_pages(array, block):
     begin -= begin % mmap.PAGESIZE
     if 0 <= begin < end <= len(mapping):
         mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def _described(dtype, item_shape):
+    return f"{dtype} with rows of shape {item_shape}" if item_shape else f"{dtype}"
 
 
 def _as_rows(record, number):

@@ -26,6 +26,7 @@ class StoreView:
     _kind = None
 
     def __init__(self, path):
+        _engine.path_arg(path)  # refuses what is no path
         self.path = Path(os.fsdecode(path))
         schema = read_schema(path)
         kind = schema.get("kind")

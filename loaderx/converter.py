@@ -11,6 +11,7 @@ larger than the memory converts.
 """
 
 import operator
+import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -30,7 +31,17 @@ WRITE_CHUNK_BYTES = 64 << 20
 _END = object()
 
 
-def from_numpy(path, array, codec="zstd", chunk_bytes=WRITE_CHUNK_BYTES, dict_size=None, schema=None, *, level=None):
+def from_numpy(
+    path,
+    array,
+    codec="zstd",
+    chunk_bytes=WRITE_CHUNK_BYTES,
+    dict_size=None,
+    schema=None,
+    *,
+    level=None,
+    exist_ok=True,
+):
     """Write an array as a dense store, one record for each element of axis 0.
 
     Parameters
@@ -55,6 +66,9 @@ def from_numpy(path, array, codec="zstd", chunk_bytes=WRITE_CHUNK_BYTES, dict_si
         ``dtype`` or ``item_shape`` in it must be the array's.
     level : int, optional
         Compression level.
+    exist_ok : bool
+        Whether to append to a store that exists already. With False,
+        `StoreExistsError` is raised instead.
 
     Returns
     -------
@@ -70,9 +84,10 @@ def from_numpy(path, array, codec="zstd", chunk_bytes=WRITE_CHUNK_BYTES, dict_si
     RecordSizeError
         A record is empty, or larger than the format allows.
     """
-    chunk_bytes = _checked_options(codec, chunk_bytes, dict_size, schema)
+    chunk_bytes = _checked_options(codec, chunk_bytes, dict_size, level, schema)
     if not isinstance(array, np.ndarray):
-        raise DtypeError(f"from_numpy takes a numpy array, got {type(array).__name__}; use numpy.asarray(x)")
+        hint = "the path comes first" if isinstance(array, (str, os.PathLike)) else "use numpy.asarray(x)"
+        raise DtypeError(f"from_numpy takes a numpy array, got {type(array).__name__}; {hint}")
     if np.ma.isMaskedArray(array):
         raise DtypeError("a store has no place for the mask of a masked array; use .filled()")
     if array.ndim == 0:
@@ -87,7 +102,7 @@ def from_numpy(path, array, codec="zstd", chunk_bytes=WRITE_CHUNK_BYTES, dict_si
     plain = array.view(np.ndarray)
     progress = Progress("converting", len(array) * row_bytes, "B")
     try:
-        with Publication(path, schema, codec, level, dict_size) as store:
+        with Publication(path, schema, codec, level, dict_size, exist_ok) as store:
             for start in range(0, len(array), step):
                 block = np.ascontiguousarray(plain[start : start + step])
                 store.append(block, offsets[: len(block)])
@@ -99,7 +114,15 @@ def from_numpy(path, array, codec="zstd", chunk_bytes=WRITE_CHUNK_BYTES, dict_si
 
 
 def from_iterator(
-    path, source, codec="zstd", chunk_bytes=WRITE_CHUNK_BYTES, dict_size=None, schema=None, *, level=None
+    path,
+    source,
+    codec="zstd",
+    chunk_bytes=WRITE_CHUNK_BYTES,
+    dict_size=None,
+    schema=None,
+    *,
+    level=None,
+    exist_ok=True,
 ):
     """Write records of different lengths as a ragged store.
 
@@ -112,7 +135,7 @@ def from_iterator(
         item shape and any number of rows from 1 on, CPU tensors, lists of
         numbers, or bytes. Bytes read back as arrays of uint8, or as what
         `schema` says. A single bytes object is one record.
-    codec, chunk_bytes, dict_size, level
+    codec, chunk_bytes, dict_size, level, exist_ok
         As for `from_numpy`.
     schema : dict, optional
         Further keys for the store's schema; the dict is not changed. Needed,
@@ -138,12 +161,15 @@ def from_iterator(
     A message about a record gives its number in this call, from 0. What the
     source itself raises comes through unchanged.
     """
-    chunk_bytes = _checked_options(codec, chunk_bytes, dict_size, schema)
+    chunk_bytes = _checked_options(codec, chunk_bytes, dict_size, level, schema)
     if isinstance(source, str):
         raise DtypeError("source is a str; from_iterator takes an iterable of arrays or bytes")
     if isinstance(source, (bytes, bytearray)):
         source = [source]
-    records = iter(source)
+    try:
+        records = iter(source)
+    except TypeError:
+        raise DtypeError(f"source must be an iterable of records, got {type(source).__name__}") from None
     record = next(records, _END)
     if record is _END:
         if schema is None or "dtype" not in schema:
@@ -157,7 +183,7 @@ def from_iterator(
     count = 0
     progress = Progress("converting", operator.length_hint(source, 0) or None, "records")
     try:
-        with Publication(path, schema, codec, level, dict_size) as store:
+        with Publication(path, schema, codec, level, dict_size, exist_ok) as store:
 
             def emit(block, offsets):
                 store.append(block, offsets)
@@ -174,11 +200,11 @@ def from_iterator(
     return count
 
 
-def _checked_options(codec, chunk_bytes, dict_size, schema):
+def _checked_options(codec, chunk_bytes, dict_size, level, schema):
     """Check what both converters take, before anything is written."""
     codec_tag(codec)
-    for name, value in (("chunk_bytes", chunk_bytes), ("dict_size", dict_size)):
-        if value is None and name == "dict_size":
+    for name, value in (("chunk_bytes", chunk_bytes), ("dict_size", dict_size), ("level", level)):
+        if value is None and name != "chunk_bytes":
             continue
         try:
             positive = operator.index(value) >= 1

@@ -123,7 +123,7 @@ class Zrecord:
         def open_(_raw=raw):  # which owns the memory at `address`
             return _engine.lib.ZrOpen(address, size, mode, tag, level)
 
-        self._handle = _engine.Handle(open_, reopen=mode == _READ)
+        self._handle = _engine.Handle(open_, reopen=mode == _READ, what=f"the store {self._where}")
         if self._closed:  # by another thread, meanwhile
             self._handle.close()
 

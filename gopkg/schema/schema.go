@@ -37,11 +37,8 @@ const (
 func Read(storePath string) ([]byte, error) {
 	name := filepath.Join(storePath, FileName)
 	f, err := os.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("store %s has no %s: %w", storePath, FileName, errs.ErrNotFound)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("read schema: %w", err)
+		return nil, missing(storePath, err)
 	}
 	defer f.Close()
 	packed, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
@@ -53,6 +50,20 @@ func Read(storePath string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return text, nil
+}
+
+// missing explains why the schema of a store can't be opened.
+func missing(storePath string, err error) error {
+	info, statErr := os.Stat(storePath)
+	switch {
+	case errors.Is(statErr, fs.ErrNotExist):
+		return fmt.Errorf("%s does not exist: %w", storePath, errs.ErrNotFound)
+	case statErr == nil && !info.IsDir():
+		return fmt.Errorf("%s is a file, a store is a directory: %w", storePath, errs.ErrFormat)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("directory %s has no %s, it is no data set: %w", storePath, FileName, errs.ErrNotFound)
+	}
+	return fmt.Errorf("read schema: %w", err)
 }
 
 // Write stores JSON text, an object, as the schema of the store at storePath.

@@ -7,6 +7,8 @@ compiler; ``extension`` turns the Go package ``loaderx/pybind`` into the extensi
 ``python -m loaderx_build --inplace`` builds the extension into the source tree.
 """
 
+from __future__ import annotations
+
 __all__ = ["BuildError", "ROOT"]
 
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Command line of the build: ``python -m loaderx_build``."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys

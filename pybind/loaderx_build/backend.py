@@ -1,5 +1,7 @@
 """PEP 517 and PEP 660 backend: setuptools' own, plus the requirements that this machine lacks."""
 
+from __future__ import annotations
+
 import contextlib
 import shutil
 

@@ -1,5 +1,7 @@
 """The setuptools command that builds the extension; setup.py names it."""
 
+from __future__ import annotations
+
 __all__ = ["BuildGoExtension"]
 
 from pathlib import Path

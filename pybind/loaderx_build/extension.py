@@ -5,6 +5,8 @@ compiled with -O2, the header of the exported functions needs no extra link of t
 and everything but the module's init function stays hidden from other libraries in the process.
 """
 
+from __future__ import annotations
+
 __all__ = ["EXT_SUFFIX", "build", "copy_atomically", "lock", "scratch_dir"]
 
 import contextlib

