@@ -50,6 +50,10 @@ def __getattr__(name):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+# So many lengths are looked up in one call, which Ctrl-C has to wait for.
+_LENGTHS = 1 << 20
+
+
 class Zrecord:
     """A store of byte records, numbered from 0 in the order of their appending.
 
@@ -120,8 +124,8 @@ class Zrecord:
         raw, address, size = _engine.path_arg(self._where)
         tag, level = codec_tag(self._codec), self._level
 
-        def open_(_raw=raw):  # which owns the memory at `address`
-            return _engine.lib.ZrOpen(address, size, mode, tag, level)
+        def open_(number, _raw=raw):  # which owns the memory at `address`
+            return _engine.lib.ZrOpen(number, address, size, mode, tag, level)
 
         self._handle = _engine.Handle(open_, reopen=mode == _READ, what=f"the store {self._where}")
         if self._closed:  # by another thread, meanwhile
@@ -129,10 +133,14 @@ class Zrecord:
 
     def _id(self):
         """Return the engine's number of the store."""
-        if self._handle is None:
-            self._check_open()
-            self._open(_READ)  # another process may have created it; else this says what is missing
-        return self._handle.id()
+        handle = self._handle
+        if handle is None:
+            with self._lock:
+                self._check_open()
+                if self._handle is None:
+                    self._open(_READ)  # another process may have created it; else this says what is missing
+                handle = self._handle
+        return handle.id()
 
     def _check_open(self):
         if self._closed:
@@ -221,9 +229,9 @@ class Zrecord:
         tag = codec_tag(self._codec if codec is None else codec)
         address, size, src = _engine.pin(src)
         offsets = _unsigned(offsets, "offsets")
-        return _engine.run(
-            _engine.lib.ZrAppend(self._writer(), address, size, _engine.address(offsets), offsets.size, tag)
-        )
+        where = _engine.address(offsets)
+        store = self._writer()
+        return _engine.run(_engine.lib.ZrAppend, store, address, size, where, offsets.size, tag, keep=(src, offsets))
 
     def gather(self, idxs, dst, offsets):
         """Read records into given places of a buffer.
@@ -296,7 +304,9 @@ class Zrecord:
 
     def _lengths(self, idxs, signed):
         out = np.empty(idxs.size, dtype=np.uint32)
-        self._call("ZrLengths", _engine.address(idxs), idxs.size, signed, _engine.address(out))
+        for start in range(0, idxs.size, _LENGTHS):
+            part, into = idxs[start : start + _LENGTHS], out[start : start + _LENGTHS]
+            self._call("ZrLengths", _engine.address(part), part.size, signed, _engine.address(into))
         return out
 
     def train_dict(self, samples, sizes, target):
@@ -323,10 +333,10 @@ class Zrecord:
         """
         address, size, samples = _engine.pin(samples)
         sizes = _unsigned(sizes, "sizes")
+        where, target = _engine.address(sizes), operator.index(target)
+        store = self._writer()
         return _engine.run(
-            _engine.lib.ZrTrainDict(
-                self._writer(), address, size, _engine.address(sizes), sizes.size, operator.index(target)
-            )
+            _engine.lib.ZrTrainDict, store, address, size, where, sizes.size, target, keep=(samples, sizes)
         )
 
     def has_dict(self):
@@ -337,7 +347,7 @@ class Zrecord:
         """Make the appended records durable and visible to other readers."""
         self._check_open()
         if self._writes:
-            _engine.run(_engine.lib.ZrSync(self._handle.id()))
+            _engine.run(_engine.lib.ZrSync, self._handle.id())
 
     def close(self):
         """Make appended records durable and close the store. Idempotent.
@@ -352,7 +362,7 @@ class Zrecord:
     def _discard(self):
         """Close, and forget what was appended since the last `sync`."""
         if self._writes and not self._closed:
-            _engine.check(_engine.lib.ZrDiscard(self._handle.id()))
+            _engine.run(_engine.lib.ZrDiscard, self._handle.id())
         self.close()
 
     def __enter__(self):
@@ -387,7 +397,7 @@ def _unsigned(values, name):
         return array
     kind = array.dtype.kind
     if kind == "u":
-        return np.ascontiguousarray(array, dtype=np.uint64).reshape(-1)
+        return np.require(array, np.uint64, ("C", "A")).reshape(-1)
     if kind != "i" and array.size:
         raise DtypeError(f"{name} must be integers, got {array.dtype}")
     if array.size and array.min() < 0:
