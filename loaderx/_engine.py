@@ -20,7 +20,7 @@ import numpy as np
 from . import errors
 from ._extension import load_copy, load_first
 
-__all__ = ["Handle", "address", "check", "lib", "path_arg", "pin", "run", "system_error", "text"]
+__all__ = ["Handle", "Lock", "address", "check", "lib", "path_arg", "pin", "run", "system_error", "text"]
 
 #: How long one call into the engine may keep Ctrl-C waiting, in milliseconds.
 WAIT_MS = 100
@@ -332,6 +332,25 @@ def _end(library, job, keep):
             return
         except BaseException:
             continue
+
+
+class Lock:
+    """A lock that is free in a forked child, whoever held it in the parent."""
+
+    __slots__ = ("_generation", "_lock")
+
+    def __init__(self):
+        self._lock, self._generation = threading.Lock(), _generation
+
+    def __enter__(self):
+        if self._generation != _generation:
+            with _reopen_lock:
+                if self._generation != _generation:
+                    self._lock, self._generation = threading.Lock(), _generation
+        self._lock.acquire()
+
+    def __exit__(self, *_exc):
+        self._lock.release()
 
 
 class Handle:

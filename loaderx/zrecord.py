@@ -6,7 +6,6 @@ A `Zrecord` knows bytes only. What they mean is written beside them by
 
 import operator
 import os
-import threading
 
 import numpy as np
 
@@ -110,7 +109,7 @@ class Zrecord:
         self._codec = codec
         self._mode = mode
         self._level = 0 if level is None else operator.index(level)
-        self._lock = threading.Lock()
+        self._lock = _engine.Lock()
         self._writes = mode not in (None, "r")
         self._closed = False
         self._handle = None
@@ -191,7 +190,7 @@ class Zrecord:
         try:
             return self._call("ZrLen")
         except StoreNotFoundError:
-            if self._handle is None:
+            if self._handle is None and self._mode is None:
                 return 0  # not on disk before its first write
             raise
 
