@@ -15,10 +15,9 @@ import (
 
 // HasDict reports whether the store has a trained dictionary.
 func (s *Store) HasDict() bool {
-	if !s.life.enter() {
+	if s.life.over() {
 		return false
 	}
-	defer s.life.leave()
 	if s.dict.Load() != nil {
 		return true
 	}

@@ -24,6 +24,7 @@ const (
 const (
 	metaName  = "meta.zr"
 	dictName  = "dict.zr"
+	redoName  = "journal.zr"
 	magic3    = "ZREC"
 	version3  = 3
 	header3   = 16
@@ -52,6 +53,9 @@ func (t tail3) header() []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(t.length))
 }
 
+// held is how many bytes the chunk files hold before the end.
+func (t tail3) held() int64 { return int64(t.chunk)*chunkSize + t.offset }
+
 // parseHeader3 reads the first bytes of meta.zr. Errors lack the path.
 func parseHeader3(b []byte) (tail3, error) {
 	if len(b) < header3 || string(b[:4]) != magic3 {
@@ -78,6 +82,9 @@ type entry3Fields struct {
 	chunk              uint16
 	tag                codec.Tag
 }
+
+// end is where the stored bytes end in their chunk.
+func (e entry3Fields) end() int64 { return int64(e.offset) + int64(e.phys) }
 
 func appendEntry3(b []byte, e entry3Fields) []byte {
 	b = binary.LittleEndian.AppendUint32(b, e.offset)

@@ -80,6 +80,15 @@ func fill3(d disk, path string, meta file) error {
 	if err := chunk.Close(); err != nil {
 		return err
 	}
+	// A journal from here belonged to a table that is lost.
+	if redo := filepath.Join(path, redoName); exists(redo) {
+		if err := d.Remove(redo); err != nil {
+			return err
+		}
+		if err := d.SyncDir(path); err != nil {
+			return err
+		}
+	}
 	if err := d.Rename(name+tempSuffix, name); err != nil {
 		return err
 	}
