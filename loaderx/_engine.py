@@ -272,7 +272,7 @@ def path_arg(path):
 # ---- long work ----------------------------------------------------------------------------
 
 
-def run(status):
+def run(status, tick=None):
     """Wait for a job that was just started and return its result.
 
     The caller keeps all buffers of the job alive until this returns. Ctrl-C, or any other
@@ -282,12 +282,15 @@ def run(status):
     ----------
     status : int
         What the starting function returned.
+    tick : callable, optional
+        Called without arguments now and then while the job runs.
     """
     job = check(status)
     library = lib
     try:
         while not (ended := library.JobWait(job, WAIT_MS)):
-            pass
+            if tick is not None:
+                tick()
     except BaseException:
         library.JobCancel(job)
         _drain(library, job)
