@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"loaderx/gopkg/codec"
 	"loaderx/gopkg/errs"
@@ -22,19 +23,30 @@ const (
 
 // Layout of format 3; FORMAT.md explains it.
 const (
-	metaName  = "meta.zr"
-	dictName  = "dict.zr"
-	redoName  = "journal.zr"
-	magic3    = "ZREC"
-	version3  = 3
-	header3   = 16
-	entry3    = 16
-	tagAt3    = 14 // of the codec in an entry
-	metaSize3 = header3 + MaxRecords*entry3
-	chunkSize = 1 << 32
+	metaName = "meta.zr"
+	dictName = "dict.zr"
+	redoName = "journal.zr"
+	// chunkSuffix follows the number of a chunk in its file's name.
+	chunkSuffix = ".zr"
+	magic3      = "ZREC"
+	version3    = 3
+	header3     = 16
+	entry3      = 16
+	tagAt3      = 14 // of the codec in an entry
+	metaSize3   = header3 + MaxRecords*entry3
+	chunkSize   = 1 << 32
 )
 
-func chunkName(id int) string { return strconv.Itoa(id) + ".zr" }
+func chunkName(id int) string { return strconv.Itoa(id) + chunkSuffix }
+
+// chunkID is the number of the chunk file with a name, -1 if it is none.
+func chunkID(name string) int {
+	number, _ := strings.CutSuffix(name, chunkSuffix)
+	if id, err := strconv.Atoi(number); err == nil && name == chunkName(id) {
+		return id
+	}
+	return -1
+}
 
 func chunkPath(store string, id int) string { return filepath.Join(store, chunkName(id)) }
 

@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -304,9 +302,8 @@ func (w *writer3) free() error {
 	}
 	removed := false
 	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), ".zr")
-		id, err := strconv.Atoi(name)
-		if !ok || err != nil || e.Name() != chunkName(id) || id <= w.committed.chunk {
+		id := chunkID(e.Name())
+		if id <= w.committed.chunk {
 			continue
 		}
 		if err := w.disk.Remove(chunkPath(w.path, id)); err != nil {

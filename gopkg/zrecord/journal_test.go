@@ -82,6 +82,42 @@ func TestAPendingJournalIsFinished(t *testing.T) {
 	}
 }
 
+// The short way for raw records of one length looks at the table, too.
+func TestAPendingJournalAndRecordsOfOneLength(t *testing.T) {
+	path := closedStore(t, 0, codec.Raw)
+	s := openStore(t, path, Append)
+	const n, row = 40, 64
+	src, offsets := make([]byte, n*row), make([]uint64, n)
+	for i := range offsets {
+		offsets[i] = uint64(i * row)
+		src[i*row] = byte(i)
+	}
+	_, err := s.Append(t.Context(), src, offsets, codec.Raw)
+	must(t, err)
+	must(t, s.Close())
+	d := &logDisk{fail: func(op string) error {
+		if op == "write "+metaName {
+			return errors.New("power is gone")
+		}
+		return nil
+	}}
+	s, err = openOn(d, path, Options{Mode: Append})
+	must(t, err)
+	if err := s.Delete([]int64{3, 4}, false); err == nil {
+		t.Fatal("the delete was not cut short")
+	}
+	s.Close()
+	r := openStore(t, path, ReadOnly)
+	dst := make([]byte, 4*row)
+	for range 2 {
+		_, err := r.Gather(&Request{Idxs: []int64{2, 3, 4, 5}, Dst: dst, RowBytes: row}, 0, 0)
+		must(t, err)
+		if dst[0] != 2 || dst[row] != 38 || dst[2*row] != 39 || dst[3*row] != 5 {
+			t.Fatalf("records %d %d %d %d", dst[0], dst[row], dst[2*row], dst[3*row])
+		}
+	}
+}
+
 // A flipped bit or a lost end of a pending journal is an error that names it,
 // never half a change; what was never finished being written says nothing.
 func TestDamagedJournals(t *testing.T) {
