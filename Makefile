@@ -14,7 +14,7 @@ GO := $(BUILD) --exec go
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 10))'
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-go test-python lint race fuzz bench build wheel clean
+.PHONY: help run test test-go test-python lint race crash soak fuzz bench build wheel clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -41,6 +41,12 @@ lint: $(VENV)/.lint ## gofmt, go vet, staticcheck, ruff
 
 race: $(VENV)/.base ## Go tests under the race detector, never from the cache
 	$(GO) test -race -count=1 ./...
+
+crash: $(VENV)/.base ## Kill a writer 200 times in each of four works, and cut the power everywhere (minutes)
+	ZRECORD_CRASH=200 $(GO) test -count=1 -timeout 60m -v -run '^(TestKill|TestPowerCut)$$' ./gopkg/zrecord
+
+soak: $(VENV)/.base ## Read while appending for a minute, under the race detector
+	ZRECORD_SOAK=60s $(GO) test -race -count=1 -v -run '^TestSoak$$' ./gopkg/zrecord
 
 fuzz: $(VENV)/.base ## Every Go fuzz test for FUZZTIME (20s)
 	@grep -rl '^func Fuzz' --include='*_test.go' gopkg pybind | while read -r file; do \

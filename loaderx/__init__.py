@@ -9,6 +9,7 @@ The public names live in their modules:
 ``loaderx.sampler``         ``Sampler``, ``Mode``: which records make up a step
 ``loaderx.zrecord``         ``Zrecord``: the store of byte records beneath
 ``loaderx.errors``          every exception class
+``loaderx.cli``             the command ``loaderx``: info, verify, compact, cat, convert
 ==========================  ====================================================
 
 The engine is compiled from Go and is loaded at its first use, not when a

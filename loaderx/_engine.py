@@ -290,7 +290,7 @@ def path_arg(path):
 # ---- long work ----------------------------------------------------------------------------
 
 
-def run(start, *args, keep=()):
+def run(start, *args, keep=(), tick=None):
     """Start a job, wait for it and return its result.
 
     Ctrl-C, or anything else that a signal handler raises at whatever moment, cancels the job
@@ -304,6 +304,8 @@ def run(start, *args, keep=()):
         Its other arguments.
     keep : object
         The buffers of the job. They are kept alive until its end, come what may.
+    tick : callable, optional
+        Called without arguments now and then while the job runs.
     """
     library = lib
     job = check(library.HandleReserve())
@@ -311,7 +313,8 @@ def run(start, *args, keep=()):
         _buffers[job] = keep
         check(start(job, *args))
         while not (ended := library.JobWait(job, WAIT_MS)):
-            pass
+            if tick is not None:
+                tick()
         result = check(ended) - 1
     except BaseException:
         _end(library, job, keep)

@@ -36,6 +36,12 @@ class Progress:
         if self._bar is not None:
             self._bar.update(amount)
 
+    def reach(self, done, total):
+        """Say how much of the work is done, where its amount becomes known on the way."""
+        if self._bar is not None:
+            self._bar.total = total
+            self._bar.update(done - self._bar.n)
+
     def close(self):
         """Remove the bar."""
         if self._bar is not None:

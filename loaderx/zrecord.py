@@ -6,11 +6,13 @@ A `Zrecord` knows bytes only. What they mean is written beside them by
 
 import operator
 import os
+from typing import NamedTuple
 
 import numpy as np
 
 from . import _engine
 from ._format import codec_tag, format_info
+from ._watch import Watch
 from .errors import (
     ArgumentError,
     ClosedError,
@@ -21,7 +23,7 @@ from .errors import (
     ZrecordError,
 )
 
-__all__ = ["CODECS", "FORMAT", "MAX_RECORD_LEN", "SCHEMA", "Zrecord", "ZrecordError"]
+__all__ = ["CODECS", "FORMAT", "MAX_RECORD_LEN", "SCHEMA", "BadRecord", "Zrecord", "ZrecordError"]
 
 _UINT64 = np.dtype(np.uint64)
 # Numbers of the modes in the engine.
@@ -51,6 +53,13 @@ def __getattr__(name):
 
 # So many lengths are looked up in one call, which Ctrl-C has to wait for.
 _LENGTHS = 1 << 20
+
+
+class BadRecord(NamedTuple):
+    """A record that could not be read: its index, and why."""
+
+    index: int
+    message: str
 
 
 class Zrecord:
@@ -160,6 +169,11 @@ class Zrecord:
                         reader.close()
         return self._handle.id()
 
+    def _owner(self):
+        """Return the same for a call that changes what is there; it makes no store."""
+        self._id()
+        return self._writer()
+
     def _call(self, name, *args):
         """Make a reading call; make it again if the store turned into a writer meanwhile."""
         while True:
@@ -167,6 +181,16 @@ class Zrecord:
             try:
                 status = getattr(_engine.lib, name)(self._id(), *args)
                 return status if status >= 0 else _engine.check(status)
+            except ClosedError:
+                if handle is self._handle:
+                    raise
+
+    def _read(self, job):
+        """Do the same with a job, a function of the engine's number of the store."""
+        while True:
+            handle = self._handle
+            try:
+                return job(self._id())
             except ClosedError:
                 if handle is self._handle:
                     raise
@@ -341,6 +365,88 @@ class Zrecord:
     def has_dict(self):
         """Return whether the store has a dictionary."""
         return bool(self._call("ZrHasDict"))
+
+    def delete(self, idxs):
+        """Delete records; the rest stay numbered from 0 without gaps.
+
+        In falling order of the indices, the record that is last by then moves
+        into the hole: the order changes, all other records keep their numbers.
+
+        Parameters
+        ----------
+        idxs : array_like of int, shape (n,)
+            Records to delete, in any order; one given twice counts once.
+
+        Raises
+        ------
+        RecordIndexError
+            An index is outside the store; nothing is deleted.
+        StoreInUseError
+            Another handle of the store is open, in this process or another, or
+            another thread is in a call on this one. Datasets hold a handle.
+
+        Notes
+        -----
+        All of the records are deleted, durably, or none, also when the process
+        or the machine dies. Their bytes stay on disk until `compact`.
+        """
+        idxs = _unsigned(idxs, "idxs")
+        where = _engine.address(idxs)
+        _engine.run(_engine.lib.ZrDelete, self._owner(), where, idxs.size, False, keep=(idxs,))
+
+    def compact(self):
+        """Give the space of deleted records, and of failed appends, back.
+
+        Records keep their numbers and contents. Shows a progress bar on a
+        terminal when it takes long.
+
+        Raises
+        ------
+        StoreInUseError
+            As for `delete`.
+
+        Notes
+        -----
+        Ctrl-C, or a crash, stops it at any point without harm: the next run
+        goes on. Needs about 40 MiB of memory and 4 bytes a record, and while
+        it runs up to 32 MiB of free disk space.
+        """
+        with Watch("compacting", "B") as watch:
+            watch.run(_engine.lib.ZrCompact, self._owner())
+
+    def stats(self):
+        """Return how much the store holds and what `compact` would free.
+
+        Returns
+        -------
+        dict
+            ``records``; ``live_bytes``, the records' bytes as stored;
+            ``chunk_bytes``, the bytes of the chunk files up to the end of the
+            store; ``reclaimable``, their difference.
+        """
+        out = np.zeros(4, dtype=np.int64)
+        where = _engine.address(out)
+        self._read(lambda store: _engine.run(_engine.lib.ZrStats, store, where, keep=(out,)))
+        return dict(zip(("records", "live_bytes", "chunk_bytes", "reclaimable"), out.tolist(), strict=True))
+
+    def verify(self):
+        """Read every record and return those that can't be read.
+
+        Returns
+        -------
+        list of BadRecord
+            By rising index; empty for a sound store. Each is a pair
+            ``(index, message)``.
+
+        Notes
+        -----
+        Works on all cores, and beside other readers and a writer; Ctrl-C ends
+        it. It never stops at a bad record. The format has no checksums, so
+        damage inside a raw record is not seen, nor some in compressed ones.
+        """
+        with Watch("verifying", "records") as watch:
+            self._read(lambda store: watch.run(_engine.lib.ZrVerify, store))
+            return sorted(BadRecord(found["index"], found["text"]) for found in watch.findings)
 
     def sync(self):
         """Make the appended records durable and visible to other readers."""

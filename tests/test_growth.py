@@ -32,6 +32,7 @@ def store(rows, tmp_path_factory):
         ("length", len),
         ("sampler", lambda ds: Sampler(1000, 4, 2).next()),
         ("lengths", lambda ds: ds.store.lengths([1, 2])),
+        ("stats", lambda ds: ds.store.stats()),
     ],
 )
 def test_good_calls_do_not_grow_the_process(store, name, call):

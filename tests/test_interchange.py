@@ -12,6 +12,7 @@ import pytest
 from loaderx import _schema
 from loaderx.converter import from_iterator, from_numpy
 from loaderx.dataset import DenseDataset, RaggedDataset
+from loaderx.zrecord import Zrecord
 
 CODECS = ["raw", "zstd", "zstd_dict"]
 
@@ -110,6 +111,67 @@ def test_each_appends_to_the_others_store(tmp_path, oracle, array, codec):
     oracle(READ, tmp_path / "s", tmp_path / "out.npz", "dense")
     with np.load(tmp_path / "out.npz") as got:
         np.testing.assert_array_equal(got["values"], array[:699], strict=True)
+
+
+# Deletes every record whose number argv[2] lists and compacts.
+DELETE = """
+    import sys, json, numpy as np
+    from loaderx.zrecord import Zrecord
+    with Zrecord(sys.argv[1]) as store:
+        for idxs in json.loads(sys.argv[2]):
+            store.delete(np.array(idxs, dtype=np.uint64))
+        if sys.argv[3] == "compact":
+            store.compact()
+        print(json.dumps(store.stats()))
+"""
+
+DELETED = [[0, 5, 5, 699], [13], list(range(100, 300, 3))]
+
+
+def deleted(array):
+    """Do to an array what deleting does to a store."""
+    rows = list(range(len(array)))
+    for idxs in DELETED:
+        for idx in sorted(set(idxs), reverse=True):
+            rows[idx] = rows[-1]
+            rows.pop()
+    return array[rows]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("compact", ["", "compact"])
+def test_deletes_and_compaction_there_and_back(tmp_path, oracle, array, codec, compact):
+    for name in ("ours", "theirs"):
+        from_numpy(tmp_path / name, array, codec=codec)
+    with Zrecord(tmp_path / "ours") as store:
+        for idxs in DELETED:
+            store.delete(idxs)
+        if compact:
+            store.compact()
+        stats = store.stats()
+    assert json.loads(oracle(DELETE, tmp_path / "theirs", json.dumps(DELETED), compact)) == stats
+    expected = deleted(array)
+    more = array[:50]
+    np.savez(tmp_path / "in.npz", values=more)
+    for name in ("ours", "theirs"):
+        # The other one reads it, then each appends, and both read that.
+        oracle(READ, tmp_path / name, tmp_path / "out.npz", "dense")
+        with np.load(tmp_path / "out.npz") as got:
+            np.testing.assert_array_equal(got["values"], expected, strict=True)
+        with DenseDataset(tmp_path / name) as ds:
+            np.testing.assert_array_equal(ds[:], expected, strict=True)
+        oracle(WRITE, tmp_path / name, tmp_path / "in.npz", "dense", codec)
+        from_numpy(tmp_path / name, more, codec=codec)
+        both = np.concatenate([expected, more, more], dtype=array.dtype)
+        oracle(READ, tmp_path / name, tmp_path / "out.npz", "dense")
+        with np.load(tmp_path / "out.npz") as got:
+            np.testing.assert_array_equal(got["values"], both, strict=True)
+        with DenseDataset(tmp_path / name) as ds:
+            np.testing.assert_array_equal(ds[:], both, strict=True)
+    with Zrecord(tmp_path / "theirs") as store:  # after their appends to their own deletes
+        store.delete([0])
+        store.compact()
+        assert store.verify() == []
 
 
 def test_a_schema_with_keys_of_the_callers_is_read(tmp_path, oracle):

@@ -18,16 +18,46 @@ const errNotDirectory = unix.ENOTDIR
 // with the process that took it, however that dies; a second handle in the
 // same process is refused as well.
 func lock(f *os.File) error {
-	err := control(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
-	switch {
-	case err == nil, errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
-		// Some cluster file systems have no locks: writing there is on trust.
-		return nil
-	case errors.Is(err, unix.EWOULDBLOCK):
+	held, err := flock(f, unix.LOCK_EX)
+	if held {
 		return fmt.Errorf("%s: another process, or another handle of this one, has the store open for writing: %w",
 			f.Name(), errs.ErrLocked)
 	}
-	return &os.PathError{Op: "flock", Path: f.Name(), Err: err}
+	return err
+}
+
+// lockShared takes flock's shared lock, or turns an exclusive one into it.
+func lockShared(f *os.File) error {
+	held, err := flock(f, unix.LOCK_SH)
+	if held {
+		return fmt.Errorf("%s: records are being deleted from the store, or it is being compacted: %w",
+			f.Name(), errs.ErrInUse)
+	}
+	return err
+}
+
+// lockAlone turns a shared lock into an exclusive one.
+func lockAlone(f *os.File) error {
+	held, err := flock(f, unix.LOCK_EX)
+	if held {
+		return fmt.Errorf("%s: another process, or another handle of this one, has the store open: %w",
+			f.Name(), errs.ErrInUse)
+	}
+	return err
+}
+
+// flock takes a lock without waiting; held says that somebody else's is in
+// the way.
+func flock(f *os.File, how int) (held bool, err error) {
+	err = control(f, func(fd int) error { return unix.Flock(fd, how|unix.LOCK_NB) })
+	switch {
+	case err == nil, errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK):
+		// Some cluster file systems have no locks: they are on trust there.
+		return false, nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return true, nil
+	}
+	return false, &os.PathError{Op: "flock", Path: f.Name(), Err: err}
 }
 
 // unlock gives the lock back explicitly: closing does not while a forked child

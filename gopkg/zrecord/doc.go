@@ -9,7 +9,8 @@
 // All methods of a Store are safe for concurrent use. One process at a time
 // may have a store open for writing, any number for reading; readers see what
 // the writer has synced. Records appended but not synced are visible in the
-// writing Store only.
+// writing Store only. Delete and Compact need a store that nobody else has
+// open.
 //
 // Memory: opening maps files and reads 16 bytes. A Gather of compressed
 // records holds one compressed record per goroutine that works on it. An

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"loaderx/gopkg/codec"
 	"loaderx/gopkg/errs"
@@ -22,18 +23,30 @@ const (
 
 // Layout of format 3; FORMAT.md explains it.
 const (
-	metaName  = "meta.zr"
-	dictName  = "dict.zr"
-	magic3    = "ZREC"
-	version3  = 3
-	header3   = 16
-	entry3    = 16
-	tagAt3    = 14 // of the codec in an entry
-	metaSize3 = header3 + MaxRecords*entry3
-	chunkSize = 1 << 32
+	metaName = "meta.zr"
+	dictName = "dict.zr"
+	redoName = "journal.zr"
+	// chunkSuffix follows the number of a chunk in its file's name.
+	chunkSuffix = ".zr"
+	magic3      = "ZREC"
+	version3    = 3
+	header3     = 16
+	entry3      = 16
+	tagAt3      = 14 // of the codec in an entry
+	metaSize3   = header3 + MaxRecords*entry3
+	chunkSize   = 1 << 32
 )
 
-func chunkName(id int) string { return strconv.Itoa(id) + ".zr" }
+func chunkName(id int) string { return strconv.Itoa(id) + chunkSuffix }
+
+// chunkID is the number of the chunk file with a name, -1 if it is none.
+func chunkID(name string) int {
+	number, _ := strings.CutSuffix(name, chunkSuffix)
+	if id, err := strconv.Atoi(number); err == nil && name == chunkName(id) {
+		return id
+	}
+	return -1
+}
 
 func chunkPath(store string, id int) string { return filepath.Join(store, chunkName(id)) }
 
@@ -51,6 +64,9 @@ func (t tail3) header() []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(t.offset))
 	return binary.LittleEndian.AppendUint32(b, uint32(t.length))
 }
+
+// held is how many bytes the chunk files hold before the end.
+func (t tail3) held() int64 { return int64(t.chunk)*chunkSize + t.offset }
 
 // parseHeader3 reads the first bytes of meta.zr. Errors lack the path.
 func parseHeader3(b []byte) (tail3, error) {
@@ -78,6 +94,9 @@ type entry3Fields struct {
 	chunk              uint16
 	tag                codec.Tag
 }
+
+// end is where the stored bytes end in their chunk.
+func (e entry3Fields) end() int64 { return int64(e.offset) + int64(e.phys) }
 
 func appendEntry3(b []byte, e entry3Fields) []byte {
 	b = binary.LittleEndian.AppendUint32(b, e.offset)

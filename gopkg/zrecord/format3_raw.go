@@ -15,7 +15,7 @@ import (
 // one loop do not depend on each other, so that many misses are under way at
 // once; that is why entries, first bytes and copies have a loop each.
 func (f *files3) copyRaw(idxs []int64, dst []byte, row int64, l *lane) int {
-	if len(idxs) == 0 || row <= 0 || row > MaxRecordLen {
+	if len(idxs) == 0 || row <= 0 || row > MaxRecordLen || f.over != nil {
 		return 0
 	}
 	first := f.entry(idxs[0])
@@ -37,7 +37,7 @@ func (f *files3) copyRaw(idxs []int64, dst []byte, row int64, l *lane) int {
 		place := binary.LittleEndian.Uint64(e)
 		offset := place & (1<<32 - 1)
 		if place-offset != length || binary.LittleEndian.Uint64(e[8:])&shapeBits != shape || int64(offset) > last {
-			idxs, offsets = idxs[:i], offsets[:i]
+			offsets = offsets[:i]
 			break
 		}
 		offsets[i] = uint32(offset)

@@ -22,6 +22,7 @@ type files3 struct {
 	meta   *mem.Mapping
 	header []byte
 	table  []byte
+	over   *overlay3 // what a crash left undone, nil nearly always
 
 	mu     sync.Mutex // held while a chunk is mapped or measured
 	chunks [MaxChunks]atomic.Pointer[chunk3]
@@ -71,20 +72,40 @@ func (f *files3) limits() limits {
 	}
 }
 
-func (f *files3) records() (int64, error) {
+func (f *files3) tail() (tail3, error) {
 	t, err := parseHeader3(f.header)
 	if err != nil {
-		return 0, fmt.Errorf("%s %w", filepath.Join(f.path, metaName), err)
+		return tail3{}, fmt.Errorf("%s %w", filepath.Join(f.path, metaName), err)
 	}
-	return t.length, nil
+	if f.over != nil && t == f.over.before {
+		return f.over.after, nil
+	}
+	return t, nil
+}
+
+func (f *files3) records() (int64, error) {
+	t, err := f.tail()
+	return t.length, err
 }
 
 func (f *files3) entry(idx int64) entry3Fields {
+	if f.over != nil {
+		if i, ok := f.over.find(idx); ok {
+			return f.over.change(i).entry
+		}
+	}
 	return parseEntry3(f.table[idx*entry3 : idx*entry3+entry3])
 }
 
 func (f *files3) locate(idxs []int64, out []location) error {
 	out = out[:len(idxs)]
+	if f.over != nil {
+		return f.locateOver(idxs, out)
+	}
+	return f.locateAll(idxs, out)
+}
+
+func (f *files3) locateAll(idxs []int64, out []location) error {
 	table := f.table
 	f.touch(idxs)
 	held := -1 // the chunk that data and size belong to
@@ -97,7 +118,7 @@ func (f *files3) locate(idxs []int64, out []location) error {
 			(e.tag == codec.Raw && e.phys != e.size) || e.chunk >= MaxChunks {
 			return fmt.Errorf("%s: record %d: %w", f.path, idx, e.check())
 		}
-		end := int64(e.offset) + int64(e.phys)
+		end := e.end()
 		if int(e.chunk) != held {
 			c, err := f.chunk(int(e.chunk))
 			if err != nil {
@@ -106,19 +127,27 @@ func (f *files3) locate(idxs []int64, out []location) error {
 			held, data, size = int(e.chunk), c.mapping.Bytes(), c.size.Load()
 		}
 		if end > size {
-			grown, err := f.measure(held)
-			if err != nil {
-				return fmt.Errorf("record %d: %w", idx, err)
+			var err error
+			if size, err = f.grown(idx, e); err != nil {
+				return err
 			}
-			if end > grown {
-				return fmt.Errorf("record %d needs bytes %d to %d of %s, which has %d: %w",
-					idx, e.offset, end, chunkPath(f.path, held), grown, errs.ErrCorrupt)
-			}
-			size = grown
 		}
 		out[i] = location{data: data[e.offset:end:end], size: e.size, tag: e.tag}
 	}
 	return nil
+}
+
+// grown measures a chunk that seems too short for an entry.
+func (f *files3) grown(idx int64, e entry3Fields) (size int64, err error) {
+	size, err = f.measure(int(e.chunk))
+	if err != nil {
+		return 0, fmt.Errorf("record %d: %w", idx, err)
+	}
+	if end := e.end(); end > size {
+		return 0, fmt.Errorf("record %d needs bytes %d to %d of %s, which has %d: %w",
+			idx, e.offset, end, chunkPath(f.path, int(e.chunk)), size, errs.ErrCorrupt)
+	}
+	return size, nil
 }
 
 // touch loads the entries of idxs. Those of a random batch are cache misses,
@@ -151,6 +180,26 @@ func (f *files3) uses(tag codec.Tag, n int64) bool {
 		}
 	}
 	return false
+}
+
+func (f *files3) stats(n int64) (live, held int64, err error) {
+	for idx := range n {
+		live += int64(f.entry(idx).phys)
+	}
+	t, err := f.tail()
+	return live, t.held(), err
+}
+
+// forget drops the mappings of chunks from id on, whose files are removed.
+// Nobody reads meanwhile.
+func (f *files3) forget(id int) error {
+	var all error
+	for i := id; i < MaxChunks; i++ {
+		if c := f.chunks[i].Swap(nil); c != nil {
+			all = errors.Join(all, c.mapping.Close())
+		}
+	}
+	return all
 }
 
 // chunk returns a chunk, mapping it if need be. A missing file is never made:
@@ -207,6 +256,16 @@ func (f *files3) measure(id int) (int64, error) {
 	return size, nil
 }
 
+func (f *files3) remeasure() {
+	for id := range f.chunks {
+		if c := f.chunks[id].Load(); c != nil {
+			if _, err := f.measure(id); err != nil {
+				c.size.Store(0)
+			}
+		}
+	}
+}
+
 func (f *files3) blame(idxs []int64) string {
 	name := filepath.Join(f.path, metaName)
 	if info, err := os.Stat(name); err != nil || info.Size() < metaSize3 {
@@ -223,11 +282,5 @@ func (f *files3) blame(idxs []int64) string {
 }
 
 func (f *files3) close() error {
-	all := []error{f.meta.Close()}
-	for i := range f.chunks {
-		if c := f.chunks[i].Swap(nil); c != nil {
-			all = append(all, c.mapping.Close())
-		}
-	}
-	return errors.Join(all...)
+	return errors.Join(f.meta.Close(), f.forget(0))
 }

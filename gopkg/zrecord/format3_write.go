@@ -11,9 +11,14 @@ import (
 // writer3 appends to a format 3 store. It writes with pwrite, never through a
 // mapping, so that a full disk is an error and not a fault.
 type writer3 struct {
-	path string
-	disk disk
-	meta file // locked
+	path  string
+	disk  disk
+	meta  file // locked
+	files *files3
+
+	// How many bytes Compact moves at a time, and how much free space makes it
+	// move them without a journal.
+	batchBytes, plainBytes int64
 
 	placed    tail3 // with what the running append placed
 	committed tail3 // what this process sees
@@ -28,7 +33,7 @@ type writer3 struct {
 
 // openWriter3 starts at the end that the locked meta.zr says. It changes no
 // file.
-func openWriter3(path string, d disk, meta file) (*writer3, error) {
+func openWriter3(path string, d disk, meta file, files *files3) (*writer3, error) {
 	var head [header3]byte
 	if _, err := meta.OS().ReadAt(head[:], 0); err != nil {
 		return nil, err
@@ -37,7 +42,11 @@ func openWriter3(path string, d disk, meta file) (*writer3, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s %w", filepath.Join(path, metaName), err)
 	}
-	w := &writer3{path: path, disk: d, meta: meta, placed: tail, committed: tail, published: tail}
+	w := &writer3{
+		path: path, disk: d, meta: meta, files: files,
+		batchBytes: batchBytes3, plainBytes: plainBytes3,
+		placed: tail, committed: tail, published: tail,
+	}
 	// Appending behind the end of a shortened chunk would fill the hole with
 	// zeros in the place of records.
 	f, err := w.openChunk(tail.chunk)
@@ -58,6 +67,8 @@ func openWriter3(path string, d disk, meta file) (*writer3, error) {
 }
 
 func (w *writer3) length() int64 { return w.committed.length }
+
+func (w *writer3) held() int64 { return w.committed.held() }
 
 func (w *writer3) begin(n int64) error {
 	if n > MaxRecords-w.committed.length {

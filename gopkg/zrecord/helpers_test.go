@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"loaderx/gopkg/codec"
@@ -92,10 +93,21 @@ func read(s *Store, idxs []int64) ([][]byte, error) {
 // wantSamples checks that the store holds exactly records 0 to n-1.
 func wantSamples(t testing.TB, s *Store, n int) {
 	t.Helper()
-	if s.Len() != int64(n) {
-		t.Fatalf("len = %d, want %d", s.Len(), n)
+	numbers := make([]int, n)
+	for i := range numbers {
+		numbers[i] = i
 	}
-	idxs := make([]int64, n)
+	wantNumbers(t, s, numbers)
+}
+
+// wantNumbers checks that record i of the store is sample numbers[i], for all
+// of them.
+func wantNumbers(t testing.TB, s *Store, numbers []int) {
+	t.Helper()
+	if s.Len() != int64(len(numbers)) {
+		t.Fatalf("len = %d, want %d", s.Len(), len(numbers))
+	}
+	idxs := make([]int64, len(numbers))
 	for i := range idxs {
 		idxs[i] = int64(i)
 	}
@@ -104,10 +116,23 @@ func wantSamples(t testing.TB, s *Store, n int) {
 		t.Fatal(err)
 	}
 	for i := range got {
-		if !bytes.Equal(got[i], sample(i)) {
-			t.Fatalf("record %d differs", i)
+		if !bytes.Equal(got[i], sample(numbers[i])) {
+			t.Fatalf("record %d is not sample %d", i, numbers[i])
 		}
 	}
+}
+
+// deleteNumbers does to a list what Delete does to a store, one index after
+// the other.
+func deleteNumbers(numbers []int, idxs []int64) []int {
+	numbers = slices.Clone(numbers)
+	falling := slices.Clone(idxs)
+	slices.Sort(falling)
+	for _, idx := range slices.Backward(slices.Compact(falling)) {
+		numbers[idx] = numbers[len(numbers)-1]
+		numbers = numbers[:len(numbers)-1]
+	}
+	return numbers
 }
 
 // patch overwrites bytes of a store's file.

@@ -1,6 +1,9 @@
 package zrecord
 
 import (
+	"context"
+	"fmt"
+
 	"loaderx/gopkg/codec"
 )
 
@@ -34,6 +37,12 @@ type layout interface {
 	sizes(idxs []int64, out []uint32) error
 	// uses reports whether any of the first n records has the codec.
 	uses(tag codec.Tag, n int64) bool
+	// stats returns how many bytes the first n records take and, for readers,
+	// how many the chunk files hold.
+	stats(n int64) (live, held int64, err error)
+	// remeasure looks at the lengths of the files again: one that was
+	// shortened reads as zeros up to the end of its last page.
+	remeasure()
 	// blame names the file that is too short for one of idxs, "" if none is.
 	blame(idxs []int64) string
 	limits() limits
@@ -54,7 +63,8 @@ type block struct {
 
 // writer places records behind the end of a store. The Store calls begin,
 // place, commit, rollback and mark under its append lock, and flush under its
-// sync lock.
+// sync lock. It calls remove and compact when everything is flushed and no
+// other call runs; a halfway error of theirs ends the use of the store.
 type writer interface {
 	// begin refuses n records that the format has no room for.
 	begin(n int64) error
@@ -72,5 +82,22 @@ type writer interface {
 	mark() any
 	// flush makes a mark durable and publishes it to other processes.
 	flush(mark any) error
+	// held returns how many bytes the chunk files hold up to the end.
+	held() int64
+	// remove deletes records, given once each and falling, so that each hole
+	// takes the record that is last by then; durably, and all or nothing.
+	remove(falling []int64) error
+	// compact moves records to the lowest addresses that they fit and frees
+	// what lies behind them.
+	compact(ctx context.Context, progress func(done, total int64)) error
 	close() error
 }
+
+// halfway is an error after which files and memory may disagree.
+type halfway struct{ err error }
+
+func (h halfway) Error() string {
+	return fmt.Sprintf("%v; the next opening for writing finishes or undoes it", h.err)
+}
+
+func (h halfway) Unwrap() error { return h.err }

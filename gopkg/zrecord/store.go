@@ -19,7 +19,7 @@ import (
 type Mode int
 
 const (
-	// ReadOnly opens a store that exists, changes nothing and takes no lock.
+	// ReadOnly opens a store that exists and changes nothing.
 	ReadOnly Mode = 0
 	// Append opens a store that exists for appending.
 	Append Mode = 1
@@ -47,12 +47,14 @@ type Store struct {
 	files   layout
 	writer  writer // nil when read-only
 	length  atomic.Int64
+	users   users
 	life    life
 	closing sync.Once
 
 	turn   chan struct{} // holds one token: the append lock
 	syncMu sync.Mutex
 	failed atomic.Pointer[error] // a failed sync or Discard; nothing is written after it
+	broken atomic.Pointer[error] // a Delete or Compact that ended halfway; nothing is read after it
 
 	dictMu sync.Mutex
 	dict   atomic.Pointer[codec.Dict]
@@ -103,12 +105,21 @@ func (s *Store) openRead() error {
 		return s.missing(err)
 	}
 	defer meta.Close()
-	files, err := openFiles3(s.path, meta)
-	if err != nil {
+	// Who has joined sees no delete or compact begin; one that a crash cut
+	// short is in the journal.
+	if s.users, err = joinUsers(s.path, os.O_RDONLY); err != nil {
 		return err
 	}
-	s.files = files
-	return nil
+	files, err := openFiles3(s.path, meta)
+	if err == nil {
+		if err = mem.Guard(files.overlay); err == nil {
+			s.files = files
+			return nil
+		}
+		files.close()
+	}
+	s.users.leave()
+	return err
 }
 
 func (s *Store) openWrite() error {
@@ -116,18 +127,32 @@ func (s *Store) openWrite() error {
 	if err != nil {
 		return err
 	}
+	if s.users, err = joinUsers(s.path, os.O_RDWR); err == nil {
+		if err = s.openFiles(meta); err == nil {
+			return nil
+		}
+		s.users.leave()
+	}
+	meta.Unlock()
+	meta.Close()
+	return err
+}
+
+// openFiles opens the files of a store whose locks are held, for writing.
+func (s *Store) openFiles(meta file) error {
 	files, err := openFiles3(s.path, meta.OS())
-	if err == nil {
-		var w *writer3
-		if w, err = openWriter3(s.path, s.disk, meta); err == nil {
+	if err != nil {
+		return err
+	}
+	var w *writer3
+	if err = recover3(s.disk, s.path, meta); err == nil {
+		if w, err = openWriter3(s.path, s.disk, meta, files); err == nil {
 			s.files, s.writer = files, w
 			s.length.Store(w.length())
 			return nil
 		}
-		files.close()
 	}
-	meta.Unlock()
-	meta.Close()
+	files.close()
 	return err
 }
 
@@ -175,7 +200,7 @@ func (s *Store) missing(err error) error {
 		return fmt.Errorf("%s: no store there: %w", s.path, errs.ErrNotFound)
 	case !info.IsDir():
 		return fmt.Errorf("%s is a file, a store is a directory: %w", s.path, errs.ErrFormat)
-	case exists(chunkPath(s.path, 0)):
+	case lostTable(s.path) && !exists(filepath.Join(s.path, metaName)):
 		return fmt.Errorf("%s holds chunk files but no %s: %w", s.path, metaName, errs.ErrFormat)
 	}
 	return fmt.Errorf("directory %s has no %s, it is no store: %w", s.path, metaName, errs.ErrNotFound)
@@ -192,7 +217,10 @@ func (s *Store) Codec() codec.Tag { return s.opt.Codec }
 // Close.
 func (s *Store) Len() int64 {
 	if !s.life.enter() {
-		return 0
+		if s.life.over() {
+			return 0
+		}
+		return s.length.Load()
 	}
 	defer s.life.leave()
 	n, err := s.records()
@@ -220,7 +248,7 @@ func (s *Store) records() (n int64, err error) {
 // enter starts a method that uses the files, which leave ends.
 func (s *Store) enter() error {
 	if !s.life.enter() {
-		return fmt.Errorf("store %s: %w", s.path, errs.ErrClosed)
+		return s.refusal()
 	}
 	return nil
 }
@@ -300,7 +328,7 @@ func (s *Store) Close() error {
 			}
 			err = errors.Join(err, s.writer.close())
 		}
-		err = errors.Join(err, s.files.close())
+		err = errors.Join(err, s.files.close(), s.users.leave())
 	})
 	return err
 }

@@ -302,8 +302,9 @@ func TestOpenOfAFullStoreReadsNoTable(t *testing.T) {
 	}
 }
 
-// Opening maps files and reads one header: it holds no descriptor afterwards.
-func TestOpenHoldsNoFiles(t *testing.T) {
+// Opening maps files and reads one header: it holds one descriptor afterwards,
+// for the lock that tells that the store is in use.
+func TestOpenHoldsOneFile(t *testing.T) {
 	const fds = "/proc/self/fd"
 	before, err := os.ReadDir(fds)
 	if err != nil {
@@ -311,12 +312,23 @@ func TestOpenHoldsNoFiles(t *testing.T) {
 		return
 	}
 	path := closedStore(t, 5, codec.Raw)
+	var stores []*Store
 	for range 50 {
-		wantSamples(t, openStore(t, path, ReadOnly), 5)
+		s := openStore(t, path, ReadOnly)
+		wantSamples(t, s, 5)
+		stores = append(stores, s)
 	}
 	after, err := os.ReadDir(fds)
 	must(t, err)
-	if len(after) > len(before)+5 {
+	if len(after) > len(before)+55 {
 		t.Errorf("%d descriptors more for 50 open stores", len(after)-len(before))
+	}
+	for _, s := range stores {
+		must(t, s.Close())
+	}
+	after, err = os.ReadDir(fds)
+	must(t, err)
+	if len(after) > len(before)+5 {
+		t.Errorf("%d descriptors more after closing", len(after)-len(before))
 	}
 }

@@ -1,0 +1,229 @@
+"""The command line: look at a store, check it, tidy it up, make one.
+
+::
+
+    loaderx info STORE
+    loaderx verify STORE
+    loaderx compact STORE
+    loaderx cat STORE INDEX
+    loaderx convert IN.npy OUT --codec zstd
+
+The exit status is 0 when all is well, 1 when bad records were found or the
+command failed, 2 when it was called wrongly, and 130 after Ctrl-C. With
+``--json`` the one line on standard output is JSON, also for an error.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+
+import numpy as np
+
+from . import __version__, dtypes
+from ._schema import read_schema
+from .converter import from_numpy
+from .errors import StoreFormatError, StoreNotFoundError, ZrecordError
+from .zrecord import Zrecord
+
+__all__ = ["main"]
+
+_OK, _BAD, _USAGE, _INTERRUPTED = 0, 1, 2, 130
+_LENGTHS_AT_ONCE = 1 << 20
+
+
+def main(argv=None):
+    """Run a command and return its exit status.
+
+    Parameters
+    ----------
+    argv : list of str, optional
+        Arguments without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+    """
+    args = _parser().parse_args(argv)
+    try:
+        result, status = args.run(args)
+        if result is not None:
+            _show(result, args.json)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _OK
+    except (ZrecordError, OSError, ValueError) as error:
+        if args.json:
+            print(json.dumps({"error": str(error), "kind": type(error).__name__}))
+        else:
+            print(f"loaderx: {error}", file=sys.stderr)
+        return _BAD
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="loaderx", description="Work with record stores.")
+    parser.add_argument("--version", action="version", version=f"loaderx-go {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name, run, text):
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.set_defaults(run=run)
+        return sub
+
+    info = command("info", _info, "Show what a store holds and how much space it takes.")
+    info.add_argument("store")
+
+    verify = command("verify", _verify, "Read every record and list those that can't be read.")
+    verify.add_argument("store")
+
+    compact = command("compact", _compact, "Free the space of deleted records. Nobody else may have the store open.")
+    compact.add_argument("store")
+
+    cat = command("cat", _cat, "Write one record's bytes to standard output, or print its values.")
+    cat.add_argument("store")
+    cat.add_argument("index", type=int, help="negative numbers count from the end (after --)")
+    cat.add_argument("--text", action="store_true", help="print the values as the store's schema says")
+
+    convert = command("convert", _convert, "Write a .npy array as a dense store, or append it to one.")
+    convert.add_argument("source", metavar="IN.npy")
+    convert.add_argument("store", metavar="OUT")
+    convert.add_argument("--codec", default="zstd", choices=["raw", "zstd", "zstd_dict"], help="default: %(default)s")
+    convert.add_argument("--level", type=int, help="compression level")
+    convert.add_argument("--dict-size", type=int, help="largest size of the dictionary in bytes")
+    return parser
+
+
+def _info(args):
+    with Zrecord(args.store, mode="r") as store:
+        stats = store.stats()
+        schema = _schema(args.store) or {}
+        logical = sum(
+            int(store.lengths(np.arange(at, min(at + _LENGTHS_AT_ONCE, stats["records"]))).sum(dtype=np.int64))
+            for at in range(0, stats["records"], _LENGTHS_AT_ONCE)
+        )
+        result = {
+            "store": args.store,
+            "records": stats["records"],
+            **{key: schema[key] for key in ("kind", "dtype", "item_shape", "codec") if key in schema},
+            "dictionary": store.has_dict(),
+            "record_bytes": logical,
+            "live_bytes": stats["live_bytes"],
+            "ratio": round(logical / stats["live_bytes"], 3) if stats["live_bytes"] else None,
+            "chunk_bytes": stats["chunk_bytes"],
+            "reclaimable": stats["reclaimable"],
+        }
+        return result, _OK
+
+
+def _verify(args):
+    with Zrecord(args.store, mode="r") as store:
+        count = len(store)
+        bad = [{"index": one.index, "error": one.message} for one in store.verify()]
+        schema = "none"
+        try:
+            bad += _unfit(read_schema(args.store), store, count, [one["index"] for one in bad])
+            schema = "ok"
+        except StoreNotFoundError:
+            pass
+        except ZrecordError as error:
+            schema = str(error)
+    result = {"store": args.store, "records": count, "bad": len(bad), "schema": schema, "bad_records": bad}
+    return result, _BAD if bad or schema not in ("ok", "none") else _OK
+
+
+def _unfit(schema, store, count, known):
+    """Find whole records that are no rows of the schema's type and shape, beside the ones `known` to be bad."""
+    row = dtypes.from_name(schema["dtype"]).itemsize * math.prod(schema["item_shape"])
+    unfit = []
+    for start in range(0, count, _LENGTHS_AT_ONCE):
+        idxs = np.setdiff1d(np.arange(start, min(start + _LENGTHS_AT_ONCE, count)), known)
+        sizes = store.lengths(idxs).astype(np.int64)
+        wrong = sizes != row if schema.get("kind") == "dense" else sizes % max(row, 1) != 0
+        for index, size in zip(idxs[wrong].tolist(), sizes[wrong].tolist(), strict=True):
+            unfit.append({"index": index, "error": f"has {size} bytes, a row of the schema has {row}"})
+    return unfit
+
+
+def _compact(args):
+    with Zrecord(args.store, mode="r+") as store:
+        before = store.stats()
+        store.compact()
+        after = store.stats()
+    freed = before["chunk_bytes"] - after["chunk_bytes"]
+    return {"store": args.store, "freed": freed, **after}, _OK
+
+
+def _cat(args):
+    with Zrecord(args.store, mode="r") as store:
+        count = len(store)
+        index = args.index + count if args.index < 0 else args.index
+        if not 0 <= index < count:
+            raise ValueError(f"index {args.index} of {count} records in {args.store}")
+        record = np.empty(int(store.lengths([index])[0]), np.uint8)
+        store.gather([index], record, [0])
+    if not args.json and not args.text:
+        sys.stdout.buffer.write(record)
+        return None, _OK
+    schema = _schema(args.store)
+    values = record
+    if schema is not None:
+        values = record.view(dtypes.from_name(schema["dtype"]))
+        shape = schema["item_shape"] if schema["kind"] == "dense" else [-1, *schema["item_shape"]]
+        values = values.reshape(shape)
+    if args.text:
+        print(values)
+        return None, _OK
+    result = {"index": index, "bytes": record.nbytes, "dtype": str(values.dtype), "shape": list(values.shape)}
+    return {**result, "values": values.tolist()}, _OK
+
+
+def _convert(args):
+    array = np.load(args.source, mmap_mode="r", allow_pickle=False)
+    count = from_numpy(args.store, array, codec=args.codec, level=args.level, dict_size=args.dict_size)
+    with Zrecord(args.store, mode="r") as store:
+        stats = store.stats()
+    return {"store": args.store, "converted": count, "bytes": array.nbytes, **stats}, _OK
+
+
+def _schema(path):
+    """Return a store's schema, None when it has none or one that this release can't read."""
+    try:
+        return read_schema(path)
+    except (StoreNotFoundError, StoreFormatError):
+        return None
+
+
+def _show(result, as_json):
+    if as_json:
+        print(json.dumps(result))
+        return
+    bad = result.pop("bad_records", ())
+    for one in bad:
+        print(f"record {one['index']}: {one['error']}")
+    width = max(map(len, result))
+    for key, value in result.items():
+        if key in _BYTES:
+            value = f"{value}  ({_size(value)})"
+        print(f"{key.replace('_', ' '):{width}}  {value}")
+
+
+_BYTES = {"record_bytes", "live_bytes", "chunk_bytes", "reclaimable", "freed", "bytes"}
+
+
+def _size(n):
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.4g} {unit}"
+        n /= 1024
+    return f"{n:.4g} TiB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""The command line: output, exit status, and no traceback for a user's mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loaderx import __version__, cli
+from loaderx.converter import from_iterator, from_numpy
+from loaderx.dataset import DenseDataset
+from loaderx.zrecord import Zrecord
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def rows(rng):
+    return rng.integers(0, 9, (500, 6, 4)).astype(np.float32)
+
+
+@pytest.fixture
+def store(tmp_path, rows):
+    from_numpy(tmp_path / "s", rows)
+    return str(tmp_path / "s")
+
+
+@pytest.fixture
+def run(capfdbinary):
+    """Run a command in this process; return its status and what it printed."""
+
+    def call(*args):
+        status = cli.main([str(arg) for arg in args])
+        out, err = capfdbinary.readouterr()
+        return status, out, err.decode()
+
+    return call
+
+
+@pytest.fixture
+def run_json(run):
+    def call(*args):
+        status, out, _ = run(*args, "--json")
+        assert out.count(b"\n") == 1
+        return status, json.loads(out)
+
+    return call
+
+
+def test_info(store, rows, run, run_json):
+    status, got = run_json("info", store)
+    assert status == 0
+    assert got["records"] == 500 and got["kind"] == "dense" and got["dtype"] == "<f4" and got["item_shape"] == [6, 4]
+    assert got["record_bytes"] == rows.nbytes and got["codec"] == "zstd" and got["dictionary"] is False
+    assert got["ratio"] == round(rows.nbytes / got["live_bytes"], 3)
+    status, out, _ = run("info", store)
+    assert status == 0 and b"records       500\n" in out and b"KiB" in out
+
+
+def test_verify_of_a_sound_store(store, run, run_json):
+    expected = {"store": store, "records": 500, "bad": 0, "schema": "ok", "bad_records": []}
+    assert run_json("verify", store) == (0, expected)
+    assert run("verify", store)[0] == 0
+
+
+def test_verify_lists_every_bad_record_and_fails(store, run, run_json):
+    with open(store + "/meta.zr", "r+b") as f:
+        for idx in (7, 400):
+            f.seek(16 + 16 * idx)
+            f.write(b"\xff" * 16)
+    status, got = run_json("verify", store)
+    assert status == 1 and got["bad"] == 2
+    assert [one["index"] for one in got["bad_records"]] == [7, 400]
+    status, out, _ = run("verify", store)
+    assert status == 1 and b"record 7: " in out and b"record 400: " in out
+
+
+def test_verify_compares_lengths_with_the_schema(store, run_json):
+    with Zrecord(store, mode="a") as raw:
+        raw.append(b"x" * 96 + b"y" * 95, [0, 96])
+    status, got = run_json("verify", store)
+    assert status == 1
+    assert got["bad_records"] == [{"index": 501, "error": "has 95 bytes, a row of the schema has 96"}]
+    Path(store, "schema.msgpack").write_bytes(b"\xff")
+    status, got = run_json("verify", store)
+    assert status == 1 and "schema" in got["schema"] and got["bad"] == 0
+    Path(store, "schema.msgpack").unlink()
+    assert run_json("verify", store)[0] == 0
+
+
+def test_compact(store, rows, run_json, run):
+    with Zrecord(store, mode="a") as raw:
+        raw.delete(range(200))
+    status, got = run_json("compact", store)
+    assert status == 0 and got["records"] == 300 and got["freed"] > 0 and got["reclaimable"] == 0
+    with DenseDataset(store) as ds:
+        np.testing.assert_array_equal(ds[250], rows[250])
+        # Somebody has it open.
+        status, _, err = run("compact", store)
+        assert status == 1 and "in use" in err and "Traceback" not in err
+
+
+def test_cat(tmp_path, store, rows, run, run_json):
+    assert run("cat", store, 3) == (0, rows[3].tobytes(), "")
+    assert run("cat", store, "--", -1)[1] == rows[-1].tobytes()
+    assert run("cat", "--text", store, 3)[1].decode() == f"{rows[3]}\n"
+    status, got = run_json("cat", store, 3)
+    assert status == 0 and got == {
+        "index": 3,
+        "bytes": 96,
+        "dtype": "float32",
+        "shape": [6, 4],
+        "values": rows[3].tolist(),
+    }
+    from_iterator(tmp_path / "r", [b"abc", b"defgh"])
+    assert run("cat", tmp_path / "r", 1)[1] == b"defgh"
+    status, _, err = run("cat", store, 500)
+    assert status == 1 and "index 500 of 500 records" in err
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd", "zstd_dict"])
+def test_convert(tmp_path, rows, run_json, codec):
+    np.save(tmp_path / "in.npy", rows)
+    for times in (1, 2):  # the second time appends
+        status, got = run_json("convert", tmp_path / "in.npy", tmp_path / "out", "--codec", codec)
+        assert status == 0 and got["converted"] == 500 and got["records"] == 500 * times
+    with DenseDataset(tmp_path / "out") as ds:
+        assert ds.codec == codec
+        np.testing.assert_array_equal(ds[500:], rows, strict=True)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["info", "missing"],
+        ["verify", "missing"],
+        ["compact", "missing"],
+        ["cat", "missing", "0"],
+        ["convert", "missing.npy", "out"],
+        ["convert", "text.npy", "out"],
+    ],
+)
+def test_failures_say_what_is_wrong(tmp_path, monkeypatch, run, run_json, args):
+    monkeypatch.chdir(tmp_path)
+    Path("text.npy").write_text("no array")
+    status, out, err = run(*args)
+    assert status == 1 and out == b"" and err.startswith("loaderx: ") and "Traceback" not in err
+    status, got = run_json(*args)
+    assert status == 1 and got["error"] and got["kind"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.npy"]
+
+
+@pytest.mark.parametrize(
+    "args", [[], ["frobnicate"], ["info"], ["cat", "s", "x"], ["convert", "a", "b", "--codec", "lzma"]]
+)
+def test_wrong_usage_is_status_2(args, capsys):
+    with pytest.raises(SystemExit) as error:
+        cli.main(args)
+    assert error.value.code == 2
+    assert "usage: loaderx" in capsys.readouterr().err
+
+
+def test_version_and_help_do_not_load_the_engine(python):
+    out = python(
+        """
+        import sys
+        from loaderx import cli
+        for args in (["--version"], ["--help"]):
+            try:
+                cli.main(args)
+            except SystemExit as end:
+                assert end.code == 0
+        assert "loaderx._native" not in sys.modules
+        """
+    )
+    assert f"loaderx-go {__version__}" in out and "convert" in out
+
+
+def test_a_closed_pipe_is_quiet(store):
+    code = f"import sys; from loaderx.cli import main; sys.exit(main(['cat', {store!r}, '0', '--json']))"
+    command = f'{sys.executable} -W error -c "{code}" | true; echo ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr == "" and done.stdout == "0\n"
+
+
+def test_the_console_command_is_declared():
+    # tomllib comes with Python 3.11 only.
+    text = (ROOT / "pyproject.toml").read_text()
+    assert '[project.scripts]\nloaderx = "loaderx.cli:main"\n' in text
