@@ -6,6 +6,7 @@ exceptions, objects that reopen themselves after a fork, waiting that Ctrl-C end
 """
 
 import atexit
+import contextlib
 import ctypes
 import errno
 import json
@@ -20,7 +21,19 @@ import numpy as np
 from . import errors
 from ._extension import load_copy, load_first
 
-__all__ = ["Handle", "Lock", "address", "check", "lib", "path_arg", "pin", "run", "system_error", "text"]
+__all__ = [
+    "Handle",
+    "Lock",
+    "address",
+    "check",
+    "close_in_child",
+    "lib",
+    "path_arg",
+    "pin",
+    "run",
+    "system_error",
+    "text",
+]
 
 #: How long one call into the engine may keep Ctrl-C waiting, in milliseconds.
 WAIT_MS = 100
@@ -54,8 +67,9 @@ _generation = 0  # how many forks lie between the first process and this one
 _load_lock = threading.Lock()
 _reopen_lock = threading.Lock()
 _classes = {}  # code -> class
-_buffers = {}  # job -> what it reads and writes, until its end is known
+_live = {}  # the engine's number -> weak reference to its Handle
 _writers = weakref.WeakSet()  # handles that write, to be closed at exit
+_locks = weakref.WeakKeyDictionary()  # handle -> descriptor that holds its lock, and which file that is
 
 
 def _load():
@@ -85,11 +99,28 @@ def _pair(library):
 def _after_fork_in_child():
     """Forget the parent's engine: its threads do not exist here, so a call would hang."""
     global lib, _generation, _load_lock, _reopen_lock
+    _live.clear()
     _load_lock = threading.Lock()  # another thread of the parent may have held the old ones
     _reopen_lock = threading.Lock()
     if not isinstance(lib, _Exited):
         _generation += 1
         lib = _NotLoaded()
+    # A lock lasts as long as any process holds its open file, and the parent may be killed.
+    for fd, file in list(_locks.values()):
+        with contextlib.suppress(OSError):
+            if _identity(fd) == file:
+                os.close(fd)
+    _locks.clear()
+
+
+def close_in_child(handle, fd):
+    """Have a forked child close a descriptor of the engine's, which holds a lock."""
+    _locks[handle] = fd, _identity(fd)
+
+
+def _identity(fd):
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def _at_exit():
@@ -302,39 +333,25 @@ def run(start, *args, keep=(), tick=None):
         The engine's function that starts the job; its first parameter is the job's number.
     *args
         Its other arguments.
-    keep : object
-        The buffers of the job. They are kept alive until its end, come what may.
+    keep : tuple
+        The buffers of the job. They stay alive until its end, come what may; a job without
+        buffers is not waited for when it is cancelled.
     tick : callable, optional
         Called without arguments now and then while the job runs.
     """
     library = lib
     job = check(library.HandleReserve())
+    wait = 1 if keep else 0
     try:
-        _buffers[job] = keep
         check(start(job, *args))
         while not (ended := library.JobWait(job, WAIT_MS)):
             if tick is not None:
                 tick()
-        result = check(ended) - 1
+        return check(ended) - 1
     except BaseException:
-        _end(library, job, keep)
+        # A signal handler can raise again after any call, but not before the first one here.
+        library.JobEnd(job, wait)
         raise
-    _buffers.pop(job, None)
-    return result
-
-
-def _end(library, job, keep):
-    """Cancel a job and wait until it uses no buffers any more, whatever interrupts the waiting."""
-    while True:
-        try:
-            library.JobCancel(job)
-            while keep and not library.JobWait(job, WAIT_MS):
-                pass
-            library.HandleClose(job, -1)  # also if it never started
-            _buffers.pop(job, None)
-            return
-        except BaseException:
-            continue
 
 
 class Lock:
@@ -354,6 +371,14 @@ class Lock:
 
     def __exit__(self, *_exc):
         self._lock.release()
+
+
+def _sweep(library):
+    """Close what handles left behind whose `__del__` a signal handler kept from running."""
+    for number, handle in list(_live.items()):
+        if handle() is None:
+            library.HandleClose(number, -1)
+            _live.pop(number, None)
 
 
 class Handle:
@@ -391,11 +416,15 @@ class Handle:
         # The number is known before the object exists: if a signal handler raises after the
         # opening call, `__del__` still finds what there is to close.
         library = lib
-        self._id = check(library.HandleReserve())
+        _sweep(library)
+        number = check(library.HandleReserve())
         try:
-            check(self._open(self._id))
+            self._id = number
+            _live[number] = weakref.ref(self)
+            check(self._open(number))
         except BaseException:
-            library.HandleClose(self._id, -1)
+            library.HandleClose(number, -1)
+            _live.pop(number, None)
             raise
 
     def __repr__(self):
@@ -436,6 +465,7 @@ class Handle:
             while not check(library.HandleClose(self._id, WAIT_MS)):
                 pass
         self._ended = True
+        _live.pop(self._id, None)
 
     def __del__(self):
         try:
@@ -449,3 +479,4 @@ class Handle:
         else:  # what a writer was given must be on disk, or its failure be heard of
             while not check(lib.HandleClose(self._id, WAIT_MS)):
                 pass
+        _live.pop(self._id, None)

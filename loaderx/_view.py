@@ -28,6 +28,8 @@ class StoreView:
     def __init__(self, path):
         _engine.path_arg(path)  # refuses what is no path
         self.path = Path(os.fsdecode(path))
+        # Another process, or this one later, may have another working directory.
+        self._where = os.path.abspath(self.path)
         schema = read_schema(path)
         kind = schema.get("kind")
         if kind != self._kind:
@@ -83,14 +85,14 @@ class StoreView:
         if self.closed:
             raise ClosedError(f"{self!r} can't be pickled or copied")
         state = self.__dict__.copy()
-        del state["_store"]
-        # The other process may have another working directory.
-        state["path"] = Path(os.path.abspath(self.path))
+        state["path"] = Path(self._where)
+        state["_store"] = self._store.__getstate__()
         return state
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        self._store = Zrecord(self.path, codec=self.codec, mode="r")
+        self._store = Zrecord.__new__(Zrecord)
+        self._store.__setstate__(state["_store"])
 
     def _buffer(self, shape):
         """Return an uninitialised array and the address of its memory."""

@@ -10,6 +10,7 @@ package pybind
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"runtime/debug"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/handle"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/osfile"
 )
 
 var (
@@ -77,10 +79,18 @@ func fill(text []byte, buf uint64, capacity int64) (int64, error) {
 }
 
 // EngineInit tells the engine which process generation it serves, so that ids
-// of different generations never coincide. Python calls it once after loading.
+// of different generations differ. Python calls it once after loading.
+//
+// The run-time's poller takes two descriptors when the first timer starts, and
+// ends the process if it can't have them: so that is tried here, where it can
+// still be an error.
 func EngineInit(generation int64) (status int64) {
 	enter()
 	defer guard(&status)
+	if err := osfile.Spare(4); err != nil {
+		return fail(fmt.Errorf("start the engine, which needs four file descriptors: %w", err))
+	}
+	time.NewTimer(time.Hour).Stop()
 	table.SetGeneration(generation)
 	return 0
 }
@@ -194,16 +204,24 @@ func JobWait(id, waitMs int64) (status int64) {
 	return done(result+1, err)
 }
 
-// JobCancel asks a job to stop; JobWait tells when it has.
-func JobCancel(id int64) (status int64) {
+// JobEnd cancels a job and forgets it, started or not. With wait other than 0
+// it returns when the job has ended and uses no memory of the caller's any
+// more. It is one call, so that Python can make it as the first thing when it
+// is interrupted: between calls it may be interrupted again.
+func JobEnd(id, wait int64) (status int64) {
 	enter()
 	defer guard(&status)
 	job, ref, err := handle.Use[*handle.Job](&table, id)
-	if err != nil {
-		return fail(err)
+	if err == nil {
+		job.Cancel()
+		if wait != 0 {
+			_ = job.Close()
+		}
+		ref.Release()
 	}
-	job.Cancel()
-	ref.Release()
+	if closed, _ := table.Close(id, 0); !closed {
+		table.Abandon(id)
+	}
 	return 0
 }
 

@@ -61,6 +61,20 @@ func ZrOpen(id int64, path uint64, pathLen, mode, tag, level int64) (status int6
 	return done(0, table.Fill(id, store))
 }
 
+// ZrLockFd returns the descriptor that holds a writing store's lock; a forked
+// child closes its copy.
+func ZrLockFd(id int64) (status int64) {
+	enter()
+	defer guard(&status)
+	store, ref, err := handle.Use[*zrecord.Store](&table, id)
+	if err != nil {
+		return fail(err)
+	}
+	defer ref.Release()
+	fd, err := store.LockFd()
+	return done(int64(fd), err)
+}
+
 // ZrLen returns the number of records.
 func ZrLen(id int64) (status int64) {
 	enter()

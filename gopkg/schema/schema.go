@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 
 	"loaderx/gopkg/errs"
+	"loaderx/gopkg/osfile"
 )
 
 // FileName is the schema's name in a store's directory.
@@ -36,7 +37,7 @@ const (
 // Read returns the schema of the store at storePath as JSON text.
 func Read(storePath string) ([]byte, error) {
 	name := filepath.Join(storePath, FileName)
-	f, err := os.Open(name)
+	f, err := osfile.Open(name, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, missing(storePath, err)
 	}
@@ -73,37 +74,8 @@ func Write(storePath string, jsonText []byte) error {
 	if err != nil {
 		return fmt.Errorf("write schema of %s: %w", storePath, err)
 	}
-	if err := replace(filepath.Join(storePath, FileName), packed); err != nil {
+	if err := osfile.Replace(filepath.Join(storePath, FileName), packed); err != nil {
 		return fmt.Errorf("write schema: %w", err)
 	}
 	return nil
-}
-
-func replace(name string, content []byte) error {
-	temp := name + ".tmp"
-	if err := writeSynced(temp, content); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, name); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(name))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	// The new name is in place; some file systems can't sync a directory.
-	_ = dir.Sync()
-	return nil
-}
-
-func writeSynced(name string, content []byte) error {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(content); err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"loaderx/gopkg/codec"
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/osfile"
 )
 
 // HasDict reports whether the store has a trained dictionary.
@@ -125,7 +127,12 @@ func (s *Store) loadDict() (*codec.Dict, error) {
 	if !info.Mode().IsRegular() || info.Size() > codec.MaxDictBytes {
 		return nil, fmt.Errorf("%s is no dictionary (%d bytes): %w", name, info.Size(), errs.ErrCorrupt)
 	}
-	content, err := os.ReadFile(name)
+	f, err := osfile.Open(name, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, codec.MaxDictBytes))
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,11 @@
 package zrecord
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+
+	"loaderx/gopkg/osfile"
 )
 
 // disk is everything that a writer does to the file system, so that tests can
@@ -70,7 +71,7 @@ func (d osDisk) MkdirAll(path string) error {
 }
 
 func (osDisk) Create(path string) (file, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := osfile.Open(path, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func (osDisk) Create(path string) (file, error) {
 }
 
 func (osDisk) OpenWrite(path string) (file, error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := osfile.Open(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -89,17 +90,7 @@ func (osDisk) Rename(from, to string) error { return os.Rename(from, to) }
 
 func (osDisk) Remove(path string) error { return os.Remove(path) }
 
-func (osDisk) SyncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil && !syncUnsupported(err) {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	return nil
-}
+func (osDisk) SyncDir(path string) error { return osfile.SyncDir(path) }
 
 // replaceFile writes a whole file so that a crash leaves the old one or the
 // new one.

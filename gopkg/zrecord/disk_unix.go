@@ -85,11 +85,6 @@ func control(f *os.File, call func(fd int) error) error {
 	return callErr
 }
 
-// syncUnsupported reports whether a file system can't sync a directory at all.
-func syncUnsupported(err error) bool {
-	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP)
-}
-
 // allHole reports whether a file has no bytes on disk: its length was set but
 // nothing was ever written to it.
 func allHole(path string) bool {

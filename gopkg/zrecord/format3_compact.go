@@ -12,6 +12,7 @@ import (
 
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/osfile"
 )
 
 const (
@@ -227,7 +228,7 @@ func (p *packing3) read(moves []entry3Fields) error {
 		}
 		if p.source == nil || p.sourceID != int(first.chunk) {
 			p.close()
-			f, err := os.Open(chunkPath(p.w.path, int(first.chunk)))
+			f, err := osfile.Open(chunkPath(p.w.path, int(first.chunk)), os.O_RDONLY, 0)
 			if err != nil {
 				return missingChunk(p.w.path, int(first.chunk), err)
 			}

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"loaderx/gopkg/errs"
+	"loaderx/gopkg/osfile"
 )
 
 // Layout of journal.zr; FORMAT.md explains it.
@@ -151,7 +152,7 @@ func (j *journal3) check() error {
 // found says that there is a file.
 func readJournal3(store string) (j *journal3, found bool, err error) {
 	name := filepath.Join(store, redoName)
-	f, err := os.Open(name)
+	f, err := osfile.Open(name, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"loaderx/gopkg/codec"
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/osfile"
 )
 
 // files3 is the mapped table of a format 3 store and its chunks, which are
@@ -213,7 +214,7 @@ func (f *files3) chunk(id int) (*chunk3, error) {
 	if c := f.chunks[id].Load(); c != nil {
 		return c, nil
 	}
-	file, err := os.Open(chunkPath(f.path, id))
+	file, err := osfile.Open(chunkPath(f.path, id), os.O_RDONLY, 0)
 	if err != nil {
 		return nil, missingChunk(f.path, id, err)
 	}

@@ -3,6 +3,7 @@ package zrecord
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"loaderx/gopkg/errs"
@@ -224,6 +225,8 @@ func (w *writer3) flush(mark any) error {
 	w.published = m.tail
 	return nil
 }
+
+func (w *writer3) lockFile() *os.File { return w.meta.OS() }
 
 func (w *writer3) close() error {
 	var all error

@@ -3,6 +3,7 @@ package zrecord
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"loaderx/gopkg/codec"
 )
@@ -90,6 +91,8 @@ type writer interface {
 	// compact moves records to the lowest addresses that they fit and frees
 	// what lies behind them.
 	compact(ctx context.Context, progress func(done, total int64)) error
+	// lockFile is the file that holds the writer's lock.
+	lockFile() *os.File
 	close() error
 }
 

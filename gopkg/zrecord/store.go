@@ -13,6 +13,7 @@ import (
 	"loaderx/gopkg/codec"
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/osfile"
 )
 
 // Mode says what Open may do.
@@ -100,7 +101,7 @@ func openOn(d disk, path string, opt Options) (*Store, error) {
 }
 
 func (s *Store) openRead() error {
-	meta, err := os.Open(filepath.Join(s.path, metaName))
+	meta, err := osfile.Open(filepath.Join(s.path, metaName), os.O_RDONLY, 0)
 	if err != nil {
 		return s.missing(err)
 	}
@@ -204,6 +205,16 @@ func (s *Store) missing(err error) error {
 		return fmt.Errorf("%s holds chunk files but no %s: %w", s.path, metaName, errs.ErrFormat)
 	}
 	return fmt.Errorf("directory %s has no %s, it is no store: %w", s.path, metaName, errs.ErrNotFound)
+}
+
+// LockFd returns the file descriptor whose lock makes this store's writer the
+// only one. It belongs to the store. A forked child inherits it, and the lock
+// would last until that ends: the child should close its copy.
+func (s *Store) LockFd() (int, error) {
+	if err := s.writable(); err != nil {
+		return -1, err
+	}
+	return int(s.writer.lockFile().Fd()), nil
 }
 
 // Path returns the store's path as it was opened.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"loaderx/gopkg/errs"
+	"loaderx/gopkg/osfile"
 )
 
 // users is a handle's part in the lock that tells who has a store open: every
@@ -29,7 +30,7 @@ const (
 // use is on trust.
 func joinUsers(store string, flag int) (users, error) {
 	name := chunkPath(store, 0)
-	f, err := os.OpenFile(name, flag, 0)
+	f, err := osfile.Open(name, flag, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return users{}, nil
 	}
