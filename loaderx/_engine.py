@@ -13,13 +13,14 @@ import os
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 
 from . import errors
 from ._extension import load_copy, load_first
 
-__all__ = ["Handle", "address", "check", "lib", "path_arg", "pin", "run", "system_error", "text"]
+__all__ = ["Handle", "Lock", "address", "check", "lib", "path_arg", "pin", "run", "system_error", "text"]
 
 #: How long one call into the engine may keep Ctrl-C waiting, in milliseconds.
 WAIT_MS = 100
@@ -53,6 +54,8 @@ _generation = 0  # how many forks lie between the first process and this one
 _load_lock = threading.Lock()
 _reopen_lock = threading.Lock()
 _classes = {}  # code -> class
+_buffers = {}  # job -> what it reads and writes, until its end is known
+_writers = weakref.WeakSet()  # handles that write, to be closed at exit
 
 
 def _load():
@@ -90,8 +93,13 @@ def _after_fork_in_child():
 
 
 def _at_exit():
-    """Let other threads' calls end before the interpreter goes away beneath them."""
+    """Close writers, and let other threads' calls end before the interpreter goes away."""
     global lib
+    for writer in list(_writers):
+        try:
+            writer.close()
+        except Exception as exc:
+            sys.unraisablehook(_Unraisable(exc, f"records appended to {writer} may be lost"))
     loaded, lib = lib, _Exited()
     if isinstance(loaded, _Library):
         deadline = time.monotonic() + 10
@@ -99,6 +107,16 @@ def _at_exit():
             pass
         if threading.active_count() > 1:
             time.sleep(0.02)  # a thread whose call has ended still has to take the GIL once
+
+
+class _Unraisable:
+    """What `sys.unraisablehook` takes."""
+
+    object = None
+
+    def __init__(self, exc, message):
+        self.exc_type, self.exc_value, self.exc_traceback = type(exc), exc, exc.__traceback__
+        self.err_msg = message
 
 
 if hasattr(os, "register_at_fork"):
@@ -272,69 +290,116 @@ def path_arg(path):
 # ---- long work ----------------------------------------------------------------------------
 
 
-def run(status, tick=None):
-    """Wait for a job that was just started and return its result.
+def run(start, *args, keep=(), tick=None):
+    """Start a job, wait for it and return its result.
 
-    The caller keeps all buffers of the job alive until this returns. Ctrl-C, or any other
-    exception raised here, cancels the job and waits for its end before it goes on.
+    Ctrl-C, or anything else that a signal handler raises at whatever moment, cancels the job
+    and waits for its end, so that nothing works on the caller's memory afterwards.
 
     Parameters
     ----------
-    status : int
-        What the starting function returned.
+    start : callable
+        The engine's function that starts the job; its first parameter is the job's number.
+    *args
+        Its other arguments.
+    keep : object
+        The buffers of the job. They are kept alive until its end, come what may.
     tick : callable, optional
         Called without arguments now and then while the job runs.
     """
-    job = check(status)
     library = lib
+    job = check(library.HandleReserve())
     try:
+        _buffers[job] = keep
+        check(start(job, *args))
         while not (ended := library.JobWait(job, WAIT_MS)):
             if tick is not None:
                 tick()
+        result = check(ended) - 1
     except BaseException:
-        library.JobCancel(job)
-        _drain(library, job)
+        _end(library, job, keep)
         raise
-    return check(ended) - 1
+    _buffers.pop(job, None)
+    return result
 
 
-def _drain(library, job):
-    """Wait for the end of a cancelled job, also when Ctrl-C comes again."""
+def _end(library, job, keep):
+    """Cancel a job and wait until it uses no buffers any more, whatever interrupts the waiting."""
     while True:
         try:
-            while not library.JobWait(job, WAIT_MS):
+            library.JobCancel(job)
+            while keep and not library.JobWait(job, WAIT_MS):
                 pass
+            library.HandleClose(job, -1)  # also if it never started
+            _buffers.pop(job, None)
             return
-        except KeyboardInterrupt:
+        except BaseException:
             continue
+
+
+class Lock:
+    """A lock that is free in a forked child, whoever held it in the parent."""
+
+    __slots__ = ("_generation", "_lock")
+
+    def __init__(self):
+        self._lock, self._generation = threading.Lock(), _generation
+
+    def __enter__(self):
+        if self._generation != _generation:
+            with _reopen_lock:
+                if self._generation != _generation:
+                    self._lock, self._generation = threading.Lock(), _generation
+        self._lock.acquire()
+
+    def __exit__(self, *_exc):
+        self._lock.release()
 
 
 class Handle:
     """An open engine object, which opens itself again in a forked child.
 
     Safe to use from many threads, also while one of them closes it: a call that comes
-    too late raises `ClosedError`.
+    too late raises `ClosedError`. A handle that nobody refers to any more is closed.
 
     Parameters
     ----------
     open_ : callable
-        Called without arguments; returns the status of the opening call.
+        Called with the number that the object shall have; returns the status of the opening
+        call.
     reopen : bool
-        Whether a forked child may call `open_` again. A writer's may not.
+        Whether a forked child may call `open_` again. A writer's may not; a writer is also
+        closed at the interpreter's exit, so that nothing it was given is lost.
     what : str
         Names the object in messages.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_generation", "_id", "_open", "_reopen", "_what")
+    __slots__ = ("__weakref__", "_closed", "_ended", "_generation", "_id", "_open", "_reopen", "_what")
 
     def __init__(self, open_, reopen=True, what="the object"):
-        self._what = what
-        self._closed = False
+        self._closed = self._ended = False
         self._id = 0
         self._open = open_
         self._reopen = reopen
-        self._id = check(open_())
+        self._what = what
         self._generation = _generation
+        self._begin()
+        if not reopen:
+            _writers.add(self)
+
+    def _begin(self):
+        # The number is known before the object exists: if a signal handler raises after the
+        # opening call, `__del__` still finds what there is to close.
+        library = lib
+        self._id = check(library.HandleReserve())
+        try:
+            check(self._open(self._id))
+        except BaseException:
+            library.HandleClose(self._id, -1)
+            raise
+
+    def __repr__(self):
+        return self._what
 
     def id(self):
         """Return the engine's number of the object in this process."""
@@ -352,7 +417,7 @@ class Handle:
             )
         with _reopen_lock:
             if self._generation != _generation:
-                self._id = check(self._open())
+                self._begin()
                 self._generation = _generation
 
     @property
@@ -361,19 +426,26 @@ class Handle:
         return self._closed
 
     def close(self):
-        """Close the object, once its users in other threads have left. Idempotent."""
-        if self._closed:
-            return
+        """Close the object, once its users in other threads have left. Idempotent.
+
+        An interrupted call may be made again.
+        """
         self._closed = True
-        if self._generation == _generation:
+        if not self._ended and self._generation == _generation:
             library = lib
             while not check(library.HandleClose(self._id, WAIT_MS)):
                 pass
+        self._ended = True
 
     def __del__(self):
         try:
-            if self._id and not self._closed and self._generation == _generation:
-                self._closed = True
-                lib.HandleClose(self._id, -1)
+            if self._ended or not self._id or self._generation != _generation or isinstance(lib, _Exited):
+                return
         except Exception:
-            pass  # the interpreter is going away, or the constructor failed
+            return  # the constructor did not get far, or the interpreter is going away
+        self._ended = True
+        if self._reopen:
+            lib.HandleClose(self._id, -1)
+        else:  # what a writer was given must be on disk, or its failure be heard of
+            while not check(lib.HandleClose(self._id, WAIT_MS)):
+                pass

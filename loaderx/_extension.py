@@ -58,14 +58,14 @@ def load_first():
     path = _file()
     owner = getattr(sys, _OWNER, None)
     if owner is not None and owner[0] == os.getpid():
-        if owner[1] == str(path) and _NAME in sys.modules:
-            return sys.modules[_NAME]
+        if owner[1] == str(path):
+            return owner[2]  # this package was imported anew
         raise ImportError(
             f"two copies of the engine in one process: {owner[1]} is loaded, so {path} is not; "
             "remove one of the two installations from sys.path"
         )
     module = _load(path)
-    setattr(sys, _OWNER, (os.getpid(), str(path)))
+    setattr(sys, _OWNER, (os.getpid(), str(path), module))
     return module
 
 
@@ -90,9 +90,9 @@ def load_copy(depth):
         except (OSError, ImportError) as exc:
             failures.append(f"{copy.__name__[1:]}: {exc}")
     raise ForkError(
-        "the engine can't be used in this forked process, since the system executes neither "
-        f"anonymous nor temporary files ({'; '.join(failures)}); use the start method 'spawn' "
-        "or 'forkserver', or set TMPDIR to a folder that is not mounted noexec"
+        f"the engine can't be loaded in this forked process ({'; '.join(failures)}); where the system executes "
+        "neither anonymous nor temporary files, use the start method 'spawn' or 'forkserver', or set TMPDIR to a "
+        "folder that is not mounted noexec"
     )
 
 

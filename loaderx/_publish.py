@@ -10,8 +10,9 @@ import warnings
 import numpy as np
 
 from . import _engine
+from ._format import format_info
 from ._schema import merge_schema, read_schema, write_schema
-from .errors import ArgumentError, DictionaryError, StoreExistsError, StoreNotFoundError
+from .errors import ArgumentError, DictionaryError, StoreExistsError, StoreFullError, StoreNotFoundError
 from .zrecord import Zrecord
 
 __all__ = ["Publication"]
@@ -41,12 +42,15 @@ class Publication:
         Largest size of a dictionary, for the codec ``"zstd_dict"``.
     exist_ok : bool
         Whether an existing store may be appended to.
+    count : int
+        How many records will come at least.
     """
 
-    def __init__(self, path, schema, codec, level, dict_size, exist_ok):
+    def __init__(self, path, schema, codec, level, dict_size, exist_ok, count=0):
         _engine.path_arg(path)  # refuses what is no path
         self._target = os.path.realpath(os.fsdecode(path))
         self._exist_ok = exist_ok
+        self._count = count
         self._schema = schema
         self._codec = codec
         self._level = level
@@ -95,6 +99,7 @@ class Publication:
             raise StoreExistsError(f"{self._target} is a file, not the directory of a store")
         if self._find_store():
             return
+        self._check_room(0)
         if not os.path.isdir(self._target) or _replaceable(self._target):
             self._make_temporary()
         place = self._temporary or self._target
@@ -108,6 +113,7 @@ class Publication:
                 records = len(store)
         except (StoreNotFoundError, NotADirectoryError):
             return False
+        self._check_room(records)
         if not self._exist_ok:
             raise StoreExistsError(f"{self._target} holds a store of {records} records, and exist_ok is False")
         try:
@@ -125,6 +131,14 @@ class Publication:
         if not records:
             write_schema(self._target, self._schema)
         return True
+
+    def _check_room(self, records):
+        """Refuse more records than fit before the first is written, where their number is known."""
+        limit = format_info()["max_records"]
+        if records + self._count > limit:
+            raise StoreFullError(
+                f"{self._target} has {records} records, {self._count} more are given, and the format holds {limit}"
+            )
 
     def _make_temporary(self):
         parent, name = os.path.split(self._target)
@@ -157,9 +171,10 @@ class Publication:
 
     def _publish(self):
         place = self._temporary or self._target
-        self._store.sync()
+        # The records last: once they are published, nothing may fail any more.
         if read_schema(place) != self._schema:
             write_schema(place, self._schema)
+        self._store.sync()
         self._store.close()
         if self._temporary is not None:
             try:

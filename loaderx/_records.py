@@ -1,6 +1,8 @@
 """Records of any kind as flat bytes of one dtype and row shape."""
 
 import mmap
+import operator
+from array import array
 
 import numpy as np
 
@@ -8,9 +10,12 @@ from . import _engine, dtypes
 from ._format import format_info
 from .errors import ArgumentError, DtypeError, RecordSizeError
 
-__all__ = ["Packer", "RecordType", "check_size", "release_pages"]
+__all__ = ["BLOCK_RECORDS", "Packer", "RecordType", "check_size", "release_pages"]
 
 _FIRST_CAPACITY = 1 << 20
+
+#: Most records of one block: what is noted about each must not outweigh small records.
+BLOCK_RECORDS = 1 << 18
 
 
 class RecordType:
@@ -29,10 +34,10 @@ class RecordType:
         schema = schema or {}
         if isinstance(first, (bytes, bytearray)):
             self.dtype = dtypes.from_name(schema.get("dtype", "|u1"))
-            self.item_shape = tuple(schema.get("item_shape", ()))
+            self.item_shape = _item_shape(schema.get("item_shape", ()))
         else:
-            array = _as_rows(first, 0)
-            self.dtype, self.item_shape = array.dtype, array.shape[1:]
+            rows = _as_rows(first, 0)
+            self.dtype, self.item_shape = rows.dtype, rows.shape[1:]
         self.name = dtypes.to_name(self.dtype)
         self._limit = format_info()["max_record_len"]
         self._row_bytes = self.dtype.itemsize * int(np.prod(self.item_shape, dtype=np.int64))
@@ -83,13 +88,13 @@ class Packer:
         self._emit = emit
         self._limit = limit
         self._buffer = np.empty(min(limit, _FIRST_CAPACITY), np.uint8)
-        self._offsets = []
+        self._offsets = array("Q")
         self._used = 0
 
     def add(self, flat):
         """Take a record's bytes."""
         end = self._used + flat.size
-        if end > self._limit and self._offsets:
+        if (end > self._limit and self._offsets) or len(self._offsets) == BLOCK_RECORDS:
             self.flush()
             end = flat.size
         if end > self._buffer.size:
@@ -104,7 +109,7 @@ class Packer:
         """Hand on what was collected."""
         if self._offsets:
             self._emit(self._buffer[: self._used], np.array(self._offsets, dtype=np.uint64))
-            self._offsets.clear()
+            self._offsets = array("Q")
             self._used = 0
 
 
@@ -132,6 +137,17 @@ def release_pages(array, block):
     begin -= begin % mmap.PAGESIZE
     if 0 <= begin < end <= len(mapping):
         mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def _item_shape(given):
+    """Check the shape of one row in a caller's schema."""
+    try:
+        shape = tuple(operator.index(n) for n in given)
+    except TypeError:
+        raise DtypeError(f"the schema's item_shape must be a list of sizes, got {given!r}") from None
+    if any(n < 1 for n in shape):
+        raise ArgumentError(f"the schema's item_shape is {given!r}; each size must be at least 1")
+    return shape
 
 
 def _described(dtype, item_shape):

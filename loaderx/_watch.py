@@ -21,21 +21,21 @@ class Watch:
     Attributes
     ----------
     id : int
-        The engine's number of the watch, for the function that starts the job.
+        The engine's number of the watch.
     findings : list of dict
         What the job found, with ``index``, ``code`` and ``text``.
     """
 
     def __init__(self, label, unit):
         self.findings = []
-        self._handle = _engine.Handle(lambda: _engine.lib.WatchNew(), reopen=False)
+        self._handle = _engine.Handle(lambda number: _engine.lib.WatchNew(number))
         self.id = self._handle.id()
         self._progress = Progress(label, None, unit)
         self._counts = np.zeros(2, dtype=np.int64)
 
-    def run(self, status):
-        """Wait for the job that was started and return its result."""
-        result = _engine.run(status, self._tick)
+    def run(self, start, *args):
+        """Start a job, whose function takes the watch last; wait for it and return its result."""
+        result = _engine.run(start, *args, self.id, keep=(self,), tick=self._tick)
         while self._take():
             pass
         return result

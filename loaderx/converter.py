@@ -20,7 +20,7 @@ from . import dtypes
 from ._format import codec_tag
 from ._progress import Progress
 from ._publish import Publication
-from ._records import Packer, RecordType, check_size, release_pages
+from ._records import BLOCK_RECORDS, Packer, RecordType, check_size, release_pages
 from ._schema import complete_schema
 from .errors import ArgumentError, DtypeError
 
@@ -97,12 +97,12 @@ def from_numpy(
     check_size(row_bytes, f"a record of {array.dtype}{array.shape[1:]}")
     schema = complete_schema(schema, "dense", name, array.shape[1:], codec)
 
-    step = max(1, min(len(array), chunk_bytes // row_bytes))
+    step = max(1, min(len(array), chunk_bytes // row_bytes, BLOCK_RECORDS))
     offsets = np.arange(step, dtype=np.uint64) * np.uint64(row_bytes)
     plain = array.view(np.ndarray)
     progress = Progress("converting", len(array) * row_bytes, "B")
     try:
-        with Publication(path, schema, codec, level, dict_size, exist_ok) as store:
+        with Publication(path, schema, codec, level, dict_size, exist_ok, len(array)) as store:
             for start in range(0, len(array), step):
                 block = np.ascontiguousarray(plain[start : start + step])
                 store.append(block, offsets[: len(block)])

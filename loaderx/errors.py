@@ -45,6 +45,12 @@ class ZrecordError(RuntimeError):
     kind = "internal"
     code = 0
 
+    def __reduce__(self):
+        state = {"code": self.code}
+        if isinstance(self, OSError):
+            state["errno"] = self.errno
+        return type(self), self.args, {**self.__dict__, **state}
+
 
 class OutOfMemoryError(ZrecordError, MemoryError):
     """Memory could not be had."""

@@ -49,13 +49,13 @@ def select(index, records):
         return rows, rows.shape
     array = np.asarray(index)
     dtype = array.dtype
-    if dtype is _INT64 and array.ndim == 1 and array.flags.c_contiguous:
+    if dtype is _INT64 and array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned:
         return array, array.shape
     kind = dtype.kind
     if kind == "i" or kind == "u":
         # uint64 keeps its type: its upper half would turn into negative numbers.
         target = np.uint64 if dtype.itemsize == 8 and kind == "u" else np.int64
-        return np.ascontiguousarray(array, dtype=target).reshape(-1), array.shape
+        return np.require(array, target, ("C", "A")).reshape(-1), array.shape
     if kind == "b":
         if array.ndim != 1 or array.size != len(records):
             raise RecordIndexError(

@@ -6,7 +6,6 @@ A `Zrecord` knows bytes only. What they mean is written beside them by
 
 import operator
 import os
-import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +49,10 @@ def __getattr__(name):
     if name in _CONSTANTS:
         return format_info()[_CONSTANTS[name]]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+# So many lengths are looked up in one call, which Ctrl-C has to wait for.
+_LENGTHS = 1 << 20
 
 
 class BadRecord(NamedTuple):
@@ -115,7 +118,7 @@ class Zrecord:
         self._codec = codec
         self._mode = mode
         self._level = 0 if level is None else operator.index(level)
-        self._lock = threading.Lock()
+        self._lock = _engine.Lock()
         self._writes = mode not in (None, "r")
         self._closed = False
         self._handle = None
@@ -129,8 +132,8 @@ class Zrecord:
         raw, address, size = _engine.path_arg(self._where)
         tag, level = codec_tag(self._codec), self._level
 
-        def open_(_raw=raw):  # which owns the memory at `address`
-            return _engine.lib.ZrOpen(address, size, mode, tag, level)
+        def open_(number, _raw=raw):  # which owns the memory at `address`
+            return _engine.lib.ZrOpen(number, address, size, mode, tag, level)
 
         self._handle = _engine.Handle(open_, reopen=mode == _READ, what=f"the store {self._where}")
         if self._closed:  # by another thread, meanwhile
@@ -138,10 +141,14 @@ class Zrecord:
 
     def _id(self):
         """Return the engine's number of the store."""
-        if self._handle is None:
-            self._check_open()
-            self._open(_READ)  # another process may have created it; else this says what is missing
-        return self._handle.id()
+        handle = self._handle
+        if handle is None:
+            with self._lock:
+                self._check_open()
+                if self._handle is None:
+                    self._open(_READ)  # another process may have created it; else this says what is missing
+                handle = self._handle
+        return handle.id()
 
     def _check_open(self):
         if self._closed:
@@ -178,6 +185,16 @@ class Zrecord:
                 if handle is self._handle:
                     raise
 
+    def _read(self, job):
+        """Do the same with a job, a function of the engine's number of the store."""
+        while True:
+            handle = self._handle
+            try:
+                return job(self._id())
+            except ClosedError:
+                if handle is self._handle:
+                    raise
+
     @property
     def path(self):
         """The store's directory, as it was given."""
@@ -197,7 +214,7 @@ class Zrecord:
         try:
             return self._call("ZrLen")
         except StoreNotFoundError:
-            if self._handle is None:
+            if self._handle is None and self._mode is None:
                 return 0  # not on disk before its first write
             raise
 
@@ -235,9 +252,9 @@ class Zrecord:
         tag = codec_tag(self._codec if codec is None else codec)
         address, size, src = _engine.pin(src)
         offsets = _unsigned(offsets, "offsets")
-        return _engine.run(
-            _engine.lib.ZrAppend(self._writer(), address, size, _engine.address(offsets), offsets.size, tag)
-        )
+        where = _engine.address(offsets)
+        store = self._writer()
+        return _engine.run(_engine.lib.ZrAppend, store, address, size, where, offsets.size, tag, keep=(src, offsets))
 
     def gather(self, idxs, dst, offsets):
         """Read records into given places of a buffer.
@@ -310,7 +327,9 @@ class Zrecord:
 
     def _lengths(self, idxs, signed):
         out = np.empty(idxs.size, dtype=np.uint32)
-        self._call("ZrLengths", _engine.address(idxs), idxs.size, signed, _engine.address(out))
+        for start in range(0, idxs.size, _LENGTHS):
+            part, into = idxs[start : start + _LENGTHS], out[start : start + _LENGTHS]
+            self._call("ZrLengths", _engine.address(part), part.size, signed, _engine.address(into))
         return out
 
     def train_dict(self, samples, sizes, target):
@@ -337,10 +356,10 @@ class Zrecord:
         """
         address, size, samples = _engine.pin(samples)
         sizes = _unsigned(sizes, "sizes")
+        where, target = _engine.address(sizes), operator.index(target)
+        store = self._writer()
         return _engine.run(
-            _engine.lib.ZrTrainDict(
-                self._writer(), address, size, _engine.address(sizes), sizes.size, operator.index(target)
-            )
+            _engine.lib.ZrTrainDict, store, address, size, where, sizes.size, target, keep=(samples, sizes)
         )
 
     def has_dict(self):
@@ -372,7 +391,8 @@ class Zrecord:
         or the machine dies. Their bytes stay on disk until `compact`.
         """
         idxs = _unsigned(idxs, "idxs")
-        _engine.run(_engine.lib.ZrDelete(self._owner(), _engine.address(idxs), idxs.size, False))
+        where = _engine.address(idxs)
+        _engine.run(_engine.lib.ZrDelete, self._owner(), where, idxs.size, False, keep=(idxs,))
 
     def compact(self):
         """Give the space of deleted records, and of failed appends, back.
@@ -392,7 +412,7 @@ class Zrecord:
         it runs up to 32 MiB of free disk space.
         """
         with Watch("compacting", "B") as watch:
-            watch.run(_engine.lib.ZrCompact(self._owner(), watch.id))
+            watch.run(_engine.lib.ZrCompact, self._owner())
 
     def stats(self):
         """Return how much the store holds and what `compact` would free.
@@ -405,7 +425,8 @@ class Zrecord:
             store; ``reclaimable``, their difference.
         """
         out = np.zeros(4, dtype=np.int64)
-        _engine.run(self._call("ZrStats", _engine.address(out)))
+        where = _engine.address(out)
+        self._read(lambda store: _engine.run(_engine.lib.ZrStats, store, where, keep=(out,)))
         return dict(zip(("records", "live_bytes", "chunk_bytes", "reclaimable"), out.tolist(), strict=True))
 
     def verify(self):
@@ -424,14 +445,14 @@ class Zrecord:
         damage inside a raw record is not seen, nor some in compressed ones.
         """
         with Watch("verifying", "records") as watch:
-            watch.run(self._call("ZrVerify", watch.id))
+            self._read(lambda store: watch.run(_engine.lib.ZrVerify, store))
             return sorted(BadRecord(found["index"], found["text"]) for found in watch.findings)
 
     def sync(self):
         """Make the appended records durable and visible to other readers."""
         self._check_open()
         if self._writes:
-            _engine.run(_engine.lib.ZrSync(self._handle.id()))
+            _engine.run(_engine.lib.ZrSync, self._handle.id())
 
     def close(self):
         """Make appended records durable and close the store. Idempotent.
@@ -446,7 +467,7 @@ class Zrecord:
     def _discard(self):
         """Close, and forget what was appended since the last `sync`."""
         if self._writes and not self._closed:
-            _engine.check(_engine.lib.ZrDiscard(self._handle.id()))
+            _engine.run(_engine.lib.ZrDiscard, self._handle.id())
         self.close()
 
     def __enter__(self):
@@ -481,7 +502,7 @@ def _unsigned(values, name):
         return array
     kind = array.dtype.kind
     if kind == "u":
-        return np.ascontiguousarray(array, dtype=np.uint64).reshape(-1)
+        return np.require(array, np.uint64, ("C", "A")).reshape(-1)
     if kind != "i" and array.size:
         raise DtypeError(f"{name} must be integers, got {array.dtype}")
     if array.size and array.min() < 0:

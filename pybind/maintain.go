@@ -12,12 +12,12 @@ import (
 // findingsAtOnce bounds the text of one WatchTake.
 const findingsAtOnce = 1000
 
-// WatchNew makes a watch, through which a job tells of itself; HandleClose
-// ends it.
-func WatchNew() (status int64) {
+// WatchNew makes a watch, through which a job tells of itself, as the reserved
+// handle id; HandleClose ends it.
+func WatchNew(id int64) (status int64) {
 	enter()
 	defer guard(&status)
-	return done(table.Put(new(handle.Watch)))
+	return done(0, table.Fill(id, new(handle.Watch)))
 }
 
 // WatchProgress writes how much is done, and of how much, to out (two int64).
@@ -62,65 +62,65 @@ func WatchTake(id int64, buf uint64, capacity int64) (status int64) {
 }
 
 // onWatched starts work on a store as a job that a watch follows.
-func onWatched(id, watchID int64, work func(context.Context, *zrecord.Store, *handle.Watch) (int64, error)) int64 {
+func onWatched(job, id, watchID int64, work func(context.Context, *zrecord.Store, *handle.Watch) (int64, error)) int64 {
 	watch, ref, err := handle.Use[*handle.Watch](&table, watchID)
 	if err != nil {
 		return fail(err)
 	}
-	job := onStore(id, func(ctx context.Context, store *zrecord.Store) (int64, error) {
+	status := onStore(job, id, func(ctx context.Context, store *zrecord.Store) (int64, error) {
 		defer ref.Release()
 		return work(ctx, store, watch)
 	})
-	if job < 0 {
+	if status < 0 {
 		ref.Release()
 	}
-	return job
+	return status
 }
 
 // ZrDelete starts a job that deletes n records. wrap is 1 when negative
 // indices count from the end.
-func ZrDelete(id int64, idxs uint64, n, wrap int64) (status int64) {
+func ZrDelete(job, id int64, idxs uint64, n, wrap int64) (status int64) {
 	enter()
 	defer guard(&status)
 	in, err := mem.Slice[int64](idxs, n)
 	if err != nil {
 		return fail(err)
 	}
-	return onStore(id, func(_ context.Context, store *zrecord.Store) (int64, error) {
+	return onStore(job, id, func(_ context.Context, store *zrecord.Store) (int64, error) {
 		return 0, store.Delete(in, wrap != 0)
 	})
 }
 
 // ZrCompact starts a job that compacts a store; the watch tells the bytes that
 // are in place.
-func ZrCompact(id, watch int64) (status int64) {
+func ZrCompact(job, id, watch int64) (status int64) {
 	enter()
 	defer guard(&status)
-	return onWatched(id, watch, func(ctx context.Context, store *zrecord.Store, w *handle.Watch) (int64, error) {
+	return onWatched(job, id, watch, func(ctx context.Context, store *zrecord.Store, w *handle.Watch) (int64, error) {
 		return 0, store.Compact(ctx, w.Progress)
 	})
 }
 
 // ZrVerify starts a job that reads every record; its result is the number of
 // bad ones, which the watch keeps as findings. It tells the records read.
-func ZrVerify(id, watch int64) (status int64) {
+func ZrVerify(job, id, watch int64) (status int64) {
 	enter()
 	defer guard(&status)
-	return onWatched(id, watch, func(ctx context.Context, store *zrecord.Store, w *handle.Watch) (int64, error) {
+	return onWatched(job, id, watch, func(ctx context.Context, store *zrecord.Store, w *handle.Watch) (int64, error) {
 		return store.Verify(ctx, w.Find, w.Progress)
 	})
 }
 
 // ZrStats starts a job that writes four int64 to out: records, live bytes,
 // chunk bytes and reclaimable bytes.
-func ZrStats(id int64, out uint64) (status int64) {
+func ZrStats(job, id int64, out uint64) (status int64) {
 	enter()
 	defer guard(&status)
 	four, err := mem.Slice[int64](out, 4)
 	if err != nil {
 		return fail(err)
 	}
-	return onStore(id, func(_ context.Context, store *zrecord.Store) (int64, error) {
+	return onStore(job, id, func(_ context.Context, store *zrecord.Store) (int64, error) {
 		st, err := store.Stats()
 		if err == nil {
 			copy(four, []int64{st.Records, st.LiveBytes, st.ChunkBytes, st.Reclaimable})

@@ -11,6 +11,7 @@ package pybind
 import (
 	"encoding/json"
 	"io"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -37,7 +38,12 @@ func done(result int64, err error) int64 {
 }
 
 // enter counts a call that runs; each function begins with it and defers guard.
-func enter() { running.Add(1) }
+// The caller's buffers may be mapped files that shrink: a fault on them is a
+// panic from here on, for this goroutine, which only ever runs such calls.
+func enter() {
+	running.Add(1)
+	debug.SetPanicOnFault(true)
+}
 
 // guard is deferred by every function. A panic that left the engine would end
 // the Python process, so it becomes an internal error.
@@ -133,14 +139,29 @@ func ErrorList(buf uint64, capacity int64) (status int64) {
 	return done(fill(text, buf, capacity))
 }
 
-// HandleClose closes an object and waits for its users up to waitMs; it
-// returns 1 when it is closed and 0 when users remain: call it again. With a
-// negative waitMs nobody waits and the last user closes the object.
+// HandleReserve returns an id for an object that a later call brings: the
+// caller knows it before the object exists, so that no interruption can lose it.
+func HandleReserve() (status int64) {
+	enter()
+	defer guard(&status)
+	return done(table.Reserve())
+}
+
+// dropWait is how long giving up an object waits for its end, so that what it
+// held is free again for the caller's next step, as a rule.
+const dropWait = 20 * time.Millisecond
+
+// HandleClose closes an object, or gives back a reserved id, and waits up to
+// waitMs for its users to leave and for its own closing. It returns 1 when that
+// is over and 0 when it is not: call it again. With a negative waitMs the
+// object ends by itself and nobody is told how.
 func HandleClose(id, waitMs int64) (status int64) {
 	enter()
 	defer guard(&status)
 	if waitMs < 0 {
-		table.Abandon(id)
+		if closed, _ := table.Close(id, dropWait); !closed {
+			table.Abandon(id)
+		}
 		return 1
 	}
 	closed, err := table.Close(id, time.Duration(waitMs)*time.Millisecond)
@@ -167,7 +188,9 @@ func JobWait(id, waitMs int64) (status int64) {
 	if !ended {
 		return 0
 	}
-	table.Abandon(id)
+	if closed, _ := table.Close(id, dropWait); !closed {
+		table.Abandon(id)
+	}
 	return done(result+1, err)
 }
 
@@ -190,7 +213,7 @@ func EngineShutdown(waitMs int64) (status int64) {
 	enter()
 	defer guard(&status)
 	for end := time.Now().Add(time.Duration(waitMs) * time.Millisecond); ; time.Sleep(200 * time.Microsecond) {
-		busy := running.Load() > 1
+		busy := running.Load() > 1 || table.Closing() > 0
 		table.Each(func(obj io.Closer) {
 			if job, ok := obj.(*handle.Job); ok {
 				job.Cancel()

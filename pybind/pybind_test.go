@@ -65,8 +65,8 @@ func TestErrorsStayUntilTheyFitTheBuffer(t *testing.T) {
 }
 
 func TestJobsAreForgottenAtTheirEnd(t *testing.T) {
-	id, err := table.Put(handle.StartJob(nil))
-	if err != nil {
+	id := HandleReserve()
+	if err := table.Fill(id, handle.StartJob(nil)); err != nil {
 		t.Fatal(err)
 	}
 	status := int64(0)

@@ -44,9 +44,10 @@ func pathOf(addr uint64, n int64) (string, error) {
 	return string(raw), err
 }
 
-// ZrOpen opens the record store at a path; mode is one of zrecord's, codec the
-// tag for appends that name none, level its compression level or 0.
-func ZrOpen(path uint64, pathLen, mode, tag, level int64) (status int64) {
+// ZrOpen opens the record store at a path as the reserved handle id; mode is
+// one of zrecord's, tag the codec for appends that name none, level its
+// compression level or 0.
+func ZrOpen(id int64, path uint64, pathLen, mode, tag, level int64) (status int64) {
 	enter()
 	defer guard(&status)
 	name, err := pathOf(path, pathLen)
@@ -57,7 +58,7 @@ func ZrOpen(path uint64, pathLen, mode, tag, level int64) (status int64) {
 	if err != nil {
 		return fail(err)
 	}
-	return done(table.Put(store))
+	return done(0, table.Fill(id, store))
 }
 
 // ZrLen returns the number of records.
@@ -142,9 +143,9 @@ func ZrLengths(id int64, idxs uint64, n, wrap int64, out uint64) (status int64) 
 	return done(store.Lengths(in, wrap != 0, lengths))
 }
 
-// ZrAppend starts a job that appends n records; its result is the index of the
+// ZrAppend starts, as the reserved handle job, a job that appends n records; its result is the index of the
 // first. Record i begins at offsets[i] of src, the last one ends at srcLen.
-func ZrAppend(id int64, src uint64, srcLen int64, offsets uint64, n, tag int64) (status int64) {
+func ZrAppend(job, id int64, src uint64, srcLen int64, offsets uint64, n, tag int64) (status int64) {
 	enter()
 	defer guard(&status)
 	data, err := mem.Slice[byte](src, srcLen)
@@ -155,37 +156,34 @@ func ZrAppend(id int64, src uint64, srcLen int64, offsets uint64, n, tag int64) 
 	if err != nil {
 		return fail(err)
 	}
-	return onStore(id, func(ctx context.Context, store *zrecord.Store) (int64, error) {
+	return onStore(job, id, func(ctx context.Context, store *zrecord.Store) (int64, error) {
 		return store.Append(ctx, data, starts, codec.Tag(small(tag)))
 	})
 }
 
 // ZrSync starts a job that makes appended records durable and visible to
 // readers in other processes.
-func ZrSync(id int64) (status int64) {
+func ZrSync(job, id int64) (status int64) {
 	enter()
 	defer guard(&status)
-	return onStore(id, func(_ context.Context, store *zrecord.Store) (int64, error) {
+	return onStore(job, id, func(_ context.Context, store *zrecord.Store) (int64, error) {
 		return 0, store.Sync()
 	})
 }
 
-// ZrDiscard forgets what was appended since the last sync; afterwards the
-// store can only be closed.
-func ZrDiscard(id int64) (status int64) {
+// ZrDiscard starts a job that forgets what was appended since the last sync;
+// afterwards the store can only be closed.
+func ZrDiscard(job, id int64) (status int64) {
 	enter()
 	defer guard(&status)
-	store, ref, err := handle.Use[*zrecord.Store](&table, id)
-	if err != nil {
-		return fail(err)
-	}
-	defer ref.Release()
-	return done(0, store.Discard())
+	return onStore(job, id, func(_ context.Context, store *zrecord.Store) (int64, error) {
+		return 0, store.Discard()
+	})
 }
 
 // ZrTrainDict starts a job that trains the store's dictionary on n samples
 // that lie back to back; its result is the dictionary's size.
-func ZrTrainDict(id int64, samples uint64, samplesLen int64, sizes uint64, n, target int64) (status int64) {
+func ZrTrainDict(job, id int64, samples uint64, samplesLen int64, sizes uint64, n, target int64) (status int64) {
 	enter()
 	defer guard(&status)
 	data, err := mem.Slice[byte](samples, samplesLen)
@@ -196,7 +194,7 @@ func ZrTrainDict(id int64, samples uint64, samplesLen int64, sizes uint64, n, ta
 	if err != nil {
 		return fail(err)
 	}
-	return onStore(id, func(ctx context.Context, store *zrecord.Store) (int64, error) {
+	return onStore(job, id, func(ctx context.Context, store *zrecord.Store) (int64, error) {
 		return store.TrainDict(ctx, data, lengths, target)
 	})
 }
@@ -216,13 +214,14 @@ func ZrHasDict(id int64) (status int64) {
 	return 0
 }
 
-// onStore starts work on a store as a job, which keeps the store open.
-func onStore(id int64, work func(context.Context, *zrecord.Store) (int64, error)) int64 {
+// onStore starts work on a store as the reserved handle job, which keeps the
+// store open.
+func onStore(job, id int64, work func(context.Context, *zrecord.Store) (int64, error)) int64 {
 	store, ref, err := handle.Use[*zrecord.Store](&table, id)
 	if err != nil {
 		return fail(err)
 	}
-	return done(table.Put(handle.StartJob(func(ctx context.Context) (int64, error) {
+	return done(0, table.Fill(job, handle.StartJob(func(ctx context.Context) (int64, error) {
 		defer ref.Release()
 		return work(ctx, store)
 	})))

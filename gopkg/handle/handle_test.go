@@ -25,7 +25,10 @@ func (other) Close() error { return nil }
 
 func put(t *testing.T, table *Table, o *object) int64 {
 	t.Helper()
-	id, err := table.Put(o)
+	id, err := table.Reserve()
+	if err == nil {
+		err = table.Fill(id, o)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,8 +110,80 @@ func TestAbandonedObjectsLeaveTheTable(t *testing.T) {
 		t.Fatal("closed beneath its user")
 	}
 	ref.Release()
+	settle(t, &table)
 	if o.closes.Load() != 1 || table.Len() != 0 {
 		t.Fatalf("closed %d times, Len %d", o.closes.Load(), table.Len())
+	}
+}
+
+// settle waits until no object is being closed.
+func settle(t *testing.T, table *Table) {
+	t.Helper()
+	for range 10_000 {
+		if table.Closing() == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatal("an object does not finish closing")
+}
+
+func TestReservedIdsAreFilledOnceOrGivenBack(t *testing.T) {
+	var table Table
+	id, err := table.Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Use[*object](&table, id); !errors.Is(err, errs.ErrClosed) {
+		t.Fatalf("use of an empty id: %v", err)
+	}
+	if err := table.Fill(id, &object{}); err != nil {
+		t.Fatal(err)
+	}
+	second := &object{}
+	if err := table.Fill(id, second); !errors.Is(err, errs.ErrClosed) || second.closes.Load() != 1 {
+		t.Fatalf("filled twice: %v, closed %d times", err, second.closes.Load())
+	}
+	for i := range 3 {
+		id, err := table.Reserve()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			table.Abandon(id)
+		} else if closed, err := table.Close(id, 0); !closed || err != nil {
+			t.Fatalf("%v, %v", closed, err)
+		}
+		late := &object{}
+		if err := table.Fill(id, late); !errors.Is(err, errs.ErrClosed) || late.closes.Load() != 1 {
+			t.Fatalf("filled after it was given back: %v", err)
+		}
+	}
+	if table.used != 2 {
+		t.Fatalf("%d slots in use for at most two ids", table.used)
+	}
+}
+
+type stuck struct{ release chan struct{} }
+
+func (s stuck) Close() error { <-s.release; return nil }
+
+func TestNoCallerWaitsLongerThanItAskedFor(t *testing.T) {
+	var table Table
+	id, err := table.Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := stuck{make(chan struct{})}
+	if err := table.Fill(id, s); err != nil {
+		t.Fatal(err)
+	}
+	if closed, _ := table.Close(id, time.Millisecond); closed {
+		t.Fatal("closed before its Close returned")
+	}
+	close(s.release)
+	if closed, err := table.Close(id, 10*time.Second); !closed || err != nil {
+		t.Fatalf("%v, %v", closed, err)
 	}
 }
 
@@ -138,21 +213,22 @@ func TestClosingUnderUsersClosesOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		settle(t, &table)
 		if o.closes.Load() != 1 {
 			t.Fatalf("closed %d times", o.closes.Load())
 		}
 	}
+	settle(t, &table)
 	if table.Len() != 0 {
 		t.Fatalf("Len = %d", table.Len())
 	}
 }
 
-func TestPutBeyondTheLimitClosesTheObject(t *testing.T) {
+func TestAFullTableSaysSo(t *testing.T) {
 	var table Table
 	table.used = maxSlots
-	o := &object{}
-	if _, err := table.Put(o); !errors.Is(err, errs.ErrFull) || o.closes.Load() != 1 {
-		t.Fatalf("%v, closed %d times", err, o.closes.Load())
+	if _, err := table.Reserve(); !errors.Is(err, errs.ErrFull) {
+		t.Fatal(err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package handle
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"loaderx/gopkg/errs"
+	"loaderx/gopkg/mem"
 )
 
 const (
@@ -23,15 +25,18 @@ const (
 // Table maps ids to open objects. All methods are safe for concurrent use.
 //
 // An object lives until it was closed and the last user released it; its own
-// Close runs exactly once, on the goroutine that made that happen.
+// Close runs exactly once, on a goroutine of its own, so that no caller is kept
+// waiting for longer than it asked for.
 type Table struct {
 	pages [pageSize]atomic.Pointer[page]
 
-	mu     sync.Mutex
-	free   []int // slots to use again
-	used   int   // slots ever used
-	serial int64 // part of the next id, so that an old id never names a new object
-	open   atomic.Int64
+	mu       sync.Mutex
+	free     []int          // slots to use again
+	used     int            // slots ever used
+	serial   int64          // part of the next id, so that an old id never names a new object
+	reserved map[int64]bool // ids given out whose object is not here yet
+	open     atomic.Int64
+	closing  atomic.Int64 // objects whose Close runs
 }
 
 type page [pageSize]atomic.Pointer[entry]
@@ -55,8 +60,9 @@ type Ref struct {
 	entry *entry
 }
 
-// SetGeneration sets where ids start: two runtimes with different generations
-// never give out the same id. Call it before the first Put.
+// SetGeneration sets where ids start, so that those of runtimes with different
+// generations differ for the first sixteen million objects; the Python side
+// does not rely on more. Call it before the first Reserve.
 func (t *Table) SetGeneration(generation int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,9 +72,14 @@ func (t *Table) SetGeneration(generation int64) {
 // Len returns how many objects are held.
 func (t *Table) Len() int64 { return t.open.Load() }
 
-// Put stores an object and returns its id, a positive number. When the table
-// is full it closes the object and returns errs.ErrFull.
-func (t *Table) Put(obj io.Closer) (int64, error) {
+// Closing returns how many objects are being closed at this moment.
+func (t *Table) Closing() int64 { return t.closing.Load() }
+
+// Reserve returns a new id, a positive number, for an object that Fill brings
+// later. A caller that may be interrupted at any instant knows the id before
+// the object exists, and so can always close it. Close or Abandon give an id
+// back that was never filled. A full table returns errs.ErrFull.
+func (t *Table) Reserve() (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var slot int
@@ -77,19 +88,50 @@ func (t *Table) Put(obj io.Closer) (int64, error) {
 	} else if t.used < maxSlots {
 		slot, t.used = t.used, t.used+1
 	} else {
-		_ = obj.Close()
 		return 0, fmt.Errorf("%d engine objects are open, which is the limit: %w", maxSlots, errs.ErrFull)
 	}
-	p := t.pages[slot>>pageBits].Load()
-	if p == nil {
-		p = new(page)
-		t.pages[slot>>pageBits].Store(p)
+	if t.pages[slot>>pageBits].Load() == nil {
+		t.pages[slot>>pageBits].Store(new(page))
 	}
 	t.serial++
-	e := &entry{id: t.serial<<slotBits | int64(slot), obj: obj, done: make(chan struct{})}
-	p[slot&(pageSize-1)].Store(e)
-	t.open.Add(1)
-	return e.id, nil
+	id := t.serial<<slotBits | int64(slot)
+	if t.reserved == nil {
+		t.reserved = map[int64]bool{}
+	}
+	t.reserved[id] = true
+	return id, nil
+}
+
+// Fill stores the object of a reserved id. For any other id it closes the
+// object and returns errs.ErrClosed.
+func (t *Table) Fill(id int64, obj io.Closer) error {
+	t.mu.Lock()
+	known := t.reserved[id]
+	if known {
+		delete(t.reserved, id)
+		t.cell(id).Store(&entry{id: id, obj: obj, done: make(chan struct{})})
+		t.open.Add(1)
+	}
+	t.mu.Unlock()
+	if !known {
+		return errors.Join(fmt.Errorf("handle %d is not reserved: %w", id, errs.ErrClosed), obj.Close())
+	}
+	return nil
+}
+
+// giveBack frees a reserved id that was not filled.
+func (t *Table) giveBack(id int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reserved[id] {
+		delete(t.reserved, id)
+		t.free = append(t.free, int(id&(maxSlots-1)))
+	}
+}
+
+func (t *Table) cell(id int64) *atomic.Pointer[entry] {
+	slot := int(id & (maxSlots - 1))
+	return &t.pages[slot>>pageBits].Load()[slot&(pageSize-1)]
 }
 
 func (t *Table) find(id int64) *entry {
@@ -110,12 +152,10 @@ func (t *Table) find(id int64) *entry {
 
 // remove takes e out of the table; only the first caller has an effect.
 func (t *Table) remove(e *entry) {
-	slot := int(e.id & (maxSlots - 1))
-	cell := &t.pages[slot>>pageBits].Load()[slot&(pageSize-1)]
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if cell.CompareAndSwap(e, nil) {
-		t.free = append(t.free, slot)
+	if t.cell(e.id).CompareAndSwap(e, nil) {
+		t.free = append(t.free, int(e.id&(maxSlots-1)))
 		t.open.Add(-1)
 	}
 }
@@ -166,12 +206,17 @@ func (t *Table) finish(e *entry) {
 		return
 	}
 	e.obj = nil
+	t.closing.Add(1)
 	t.mu.Unlock()
-	e.err = obj.Close()
-	close(e.done)
-	if e.abandon.Load() {
-		t.remove(e)
-	}
+	go func() {
+		defer t.closing.Add(-1)
+		// A panic here has no caller to go to.
+		e.err = mem.Guard(obj.Close)
+		close(e.done)
+		if e.abandon.Load() {
+			t.remove(e)
+		}
+	}()
 }
 
 // Close closes the object behind id and waits up to wait for its users to
@@ -181,6 +226,7 @@ func (t *Table) finish(e *entry) {
 func (t *Table) Close(id int64, wait time.Duration) (bool, error) {
 	e := t.find(id)
 	if e == nil {
+		t.giveBack(id)
 		return true, nil
 	}
 	t.mark(e)
@@ -207,6 +253,7 @@ func (t *Table) Close(id int64, wait time.Duration) (bool, error) {
 func (t *Table) Abandon(id int64) {
 	e := t.find(id)
 	if e == nil {
+		t.giveBack(id)
 		return
 	}
 	e.abandon.Store(true)

@@ -22,11 +22,10 @@ func (s *Store) Delete(idxs []int64, signed bool) error {
 	defer s.life.leave()
 	err := s.alone(func() error {
 		length := s.length.Load()
-		if err := checkIndices(idxs, signed, length, s.path); err != nil {
+		falling := make([]int64, len(idxs))
+		if err := resolve(falling, idxs, 0, signed, length, s.path); err != nil {
 			return err
 		}
-		falling := make([]int64, len(idxs))
-		resolve(falling, idxs, length)
 		slices.SortFunc(falling, func(a, b int64) int { return int(b - a) })
 		falling = slices.Compact(falling)
 		if len(falling) == 0 {

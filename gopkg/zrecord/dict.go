@@ -18,11 +18,21 @@ func (s *Store) HasDict() bool {
 	if s.life.over() {
 		return false
 	}
+	has, _ := s.hasDict()
+	return has
+}
+
+// hasDict is HasDict also while the store closes, and tells apart that there
+// is none from not being able to look.
+func (s *Store) hasDict() (bool, error) {
 	if s.dict.Load() != nil {
-		return true
+		return true, nil
 	}
 	_, err := os.Stat(filepath.Join(s.path, dictName))
-	return err == nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // TrainDict trains a dictionary of at most target bytes from sample records,
@@ -68,8 +78,8 @@ func (s *Store) TrainDict(ctx context.Context, samples []byte, sizes []uint64, t
 
 // dictUnused returns ErrDict when a record needs the present dictionary.
 func (s *Store) dictUnused() error {
-	if !s.HasDict() {
-		return nil
+	if has, err := s.hasDict(); err != nil || !has {
+		return err
 	}
 	used := false
 	if err := mem.Guard(func() error {

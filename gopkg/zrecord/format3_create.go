@@ -24,9 +24,7 @@ func create3(d disk, path string) (file, error) {
 		return nil, err
 	}
 	temp := name + tempSuffix
-	// Chunk files without a table: the table was lost, unless this is a
-	// creation that a crash cut short.
-	if exists(chunkPath(path, 0)) && !exists(temp) && !allHole(chunkPath(path, 0)) {
+	if lostTable(path) {
 		return nil, fmt.Errorf("%s holds chunk files but no %s: %w", path, metaName, errs.ErrFormat)
 	}
 	f, err := d.Create(temp)
@@ -56,6 +54,13 @@ func create3(d disk, path string) (file, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// lostTable reports, of a store without meta.zr, that it had one: its chunk
+// file holds bytes. Otherwise it is being made, or a crash cut that short.
+func lostTable(path string) bool {
+	chunk := chunkPath(path, 0)
+	return exists(chunk) && !exists(filepath.Join(path, metaName)+tempSuffix) && !allHole(chunk)
 }
 
 // fill3 turns a locked temporary file into the store's meta.zr.

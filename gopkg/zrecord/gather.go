@@ -46,8 +46,11 @@ func (s *Store) Gather(r *Request, from int, budget time.Duration) (next int, er
 	if err := r.check(); err != nil {
 		return from, fmt.Errorf("gather: %w", err)
 	}
-	if err := checkIndices(r.Idxs, r.Signed, length, s.path); err != nil {
-		return from, fmt.Errorf("gather: %w", err)
+	// Going on, it is enough that each block checks its own again.
+	if from == 0 {
+		if err := checkIndices(r.Idxs, 0, r.Signed, length, s.path); err != nil {
+			return from, fmt.Errorf("gather: %w", err)
+		}
 	}
 	if from == n {
 		return n, nil
@@ -217,7 +220,9 @@ func (s *Store) explainFault(idxs []int64, fault error) error {
 func (g *gather) block(l *lane, end int) error {
 	at := l.at
 	l.idxs = l.room[:end-at]
-	resolve(l.idxs, g.req.Idxs[at:end], g.length)
+	if err := resolve(l.idxs, g.req.Idxs[at:end], at, g.req.Signed, g.length, g.store.path); err != nil {
+		return err
+	}
 	if g.req.Offsets == nil {
 		done := g.store.files.copyRaw(l.idxs, g.req.Dst[int64(at)*g.req.RowBytes:], g.req.RowBytes, l)
 		if at += done; at == end {

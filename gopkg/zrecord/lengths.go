@@ -21,7 +21,7 @@ func (s *Store) Lengths(idxs []int64, signed bool, out []uint32) (total int64, e
 	}
 	length, err := s.records()
 	if err == nil {
-		err = checkIndices(idxs, signed, length, s.path)
+		err = checkIndices(idxs, 0, signed, length, s.path)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("lengths: %w", err)
@@ -30,7 +30,9 @@ func (s *Store) Lengths(idxs []int64, signed bool, out []uint32) (total int64, e
 		var room [maxBlock]int64
 		for at := 0; at < len(idxs); at += maxBlock {
 			end := min(at+maxBlock, len(idxs))
-			resolve(room[:], idxs[at:end], length)
+			if err := resolve(room[:], idxs[at:end], at, signed, length, s.path); err != nil {
+				return err
+			}
 			if err := s.files.sizes(room[:end-at], out[at:end]); err != nil {
 				return err
 			}

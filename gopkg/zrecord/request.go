@@ -40,8 +40,9 @@ func (r *Request) check() error {
 	return nil
 }
 
-// checkIndices returns ErrIndex for the first index outside the store.
-func checkIndices(idxs []int64, signed bool, length int64, path string) error {
+// checkIndices returns ErrIndex for the first index outside the store; first is
+// the position of idxs in the caller's batch.
+func checkIndices(idxs []int64, first int, signed bool, length int64, path string) error {
 	low := int64(0)
 	if signed {
 		low = -length
@@ -58,15 +59,32 @@ func checkIndices(idxs []int64, signed bool, length int64, path string) error {
 		if length == 0 {
 			allowed = "the store is empty"
 		}
-		return fmt.Errorf("index %s at position %d: %s: store %s: %w", shown, at, allowed, path, errs.ErrIndex)
+		return fmt.Errorf("index %s at position %d: %s: store %s: %w", shown, first+at, allowed, path, errs.ErrIndex)
 	}
 	return nil
 }
 
-// resolve copies idxs to out with negative ones counted from the end.
-func resolve(out, idxs []int64, length int64) {
+// resolve copies idxs to out, with negative ones counted from the end if they
+// may be. It checks them again, since the caller's memory may have changed
+// meanwhile.
+func resolve(out, idxs []int64, first int, signed bool, length int64, path string) error {
 	out = out[:len(idxs)]
-	for i, idx := range idxs {
-		out[i] = idx + length&(idx>>63)
+	wrap := int64(0)
+	if signed {
+		wrap = length
 	}
+	var outside uint64
+	for i, idx := range idxs {
+		idx += wrap & (idx >> 63)
+		out[i] = idx
+		// Negative, or not below length: either sets the sign bit.
+		outside |= uint64(idx) | uint64(length-1-idx)
+	}
+	if outside>>63 == 0 {
+		return nil
+	}
+	if err := checkIndices(idxs, first, signed, length, path); err != nil {
+		return err
+	}
+	return fmt.Errorf("the indices changed during the call: %w", errs.ErrIndex)
 }

@@ -200,7 +200,7 @@ func (s *Store) missing(err error) error {
 		return fmt.Errorf("%s: no store there: %w", s.path, errs.ErrNotFound)
 	case !info.IsDir():
 		return fmt.Errorf("%s is a file, a store is a directory: %w", s.path, errs.ErrFormat)
-	case exists(chunkPath(s.path, 0)):
+	case lostTable(s.path) && !exists(filepath.Join(s.path, metaName)):
 		return fmt.Errorf("%s holds chunk files but no %s: %w", s.path, metaName, errs.ErrFormat)
 	}
 	return fmt.Errorf("directory %s has no %s, it is no store: %w", s.path, metaName, errs.ErrNotFound)
