@@ -113,7 +113,7 @@ func parseJournal3(r io.ReaderAt, size int64) (*journal3, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n > MaxRecords || dataLen > maxRedoData || size < redoHeader+n*redoChange+dataLen {
+	if n == 0 || n > MaxRecords || dataLen > maxRedoData || size < redoHeader+n*redoChange+dataLen {
 		return nil, fmt.Errorf("%d bytes for %d entries and %d bytes of records: %w", size, n, dataLen, errs.ErrCorrupt)
 	}
 	body := make([]byte, n*redoChange+dataLen)
