@@ -90,7 +90,7 @@ func EngineInit(generation int64) (status int64) {
 	if err := osfile.Spare(4); err != nil {
 		return fail(fmt.Errorf("start the engine, which needs four file descriptors: %w", err))
 	}
-	time.NewTimer(time.Hour).Stop()
+	time.AfterFunc(time.Hour, func() {}).Stop()
 	table.SetGeneration(generation)
 	return 0
 }
@@ -219,7 +219,7 @@ func JobEnd(id, wait int64) (status int64) {
 		}
 		ref.Release()
 	}
-	if closed, _ := table.Close(id, 0); !closed {
+	if closed, _ := table.Close(id, dropWait); !closed {
 		table.Abandon(id)
 	}
 	return 0

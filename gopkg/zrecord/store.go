@@ -141,7 +141,14 @@ func (s *Store) openWrite() error {
 
 // openFiles opens the files of a store whose locks are held, for writing.
 func (s *Store) openFiles(meta file) error {
-	files, err := openFiles3(s.path, meta.OS())
+	// Mapped through another open file than the locked one: a mapping keeps its
+	// open file, and with it the lock, alive in every forked child.
+	mapped, err := osfile.Open(filepath.Join(s.path, metaName), os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	files, err := openFiles3(s.path, mapped)
+	mapped.Close()
 	if err != nil {
 		return err
 	}
