@@ -23,7 +23,7 @@ help: ## Show this list
 run: build ## The main job on real images: convert, read batches, train a small model
 	$(PY) examples/quickstart.py
 
-test: test-go test-python ## All tests, Go's with the race detector
+test: test-go test-python ## All tests, Go's with the race detector (first installs torch and jax, 6 GB)
 
 test-go: $(VENV)/.base
 	$(GO) test -race ./...
@@ -31,9 +31,10 @@ test-go: $(VENV)/.base
 test-python: $(VENV)/.test build
 	$(PY) -m pytest $(PYTEST_ARGS)
 
-lint: $(VENV)/.lint ## gofmt, go vet, staticcheck, ruff
+lint: $(VENV)/.lint ## gofmt, go mod tidy, go vet, staticcheck, ruff
 	@unformatted=$$($(BUILD) --exec gofmt -l gopkg pybind) && \
 	if [ -n "$$unformatted" ]; then echo "gofmt -w is needed for:" $$unformatted; exit 1; fi
+	$(GO) mod tidy -diff
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	$(PY) -m ruff check .
@@ -48,11 +49,11 @@ crash: $(VENV)/.base ## Kill a writer 200 times in each of four works, and cut t
 soak: $(VENV)/.base ## Read while appending for a minute, under the race detector
 	ZRECORD_SOAK=60s $(GO) test -race -count=1 -v -run '^TestSoak$$' ./gopkg/zrecord
 
-fuzz: $(VENV)/.base ## Every Go fuzz test for FUZZTIME (20s)
+fuzz: $(VENV)/.base ## Every Go fuzz test for FUZZTIME each (20s; the long form is FUZZTIME=10m)
 	@grep -rl '^func Fuzz' --include='*_test.go' gopkg pybind | while read -r file; do \
 	  for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
 	    echo "$$(dirname "$$file") $$name"; \
-	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" </dev/null || exit 1; \
+	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1x "./$$(dirname "$$file")" </dev/null || exit 1; \
 	  done; \
 	done
 
@@ -81,11 +82,13 @@ $(PY):
 	$$found -m venv $(VENV) || { echo "error: venv is missing: install python3-venv."; rm -rf $(VENV); exit 1; }
 
 $(VENV)/.base: pyproject.toml setup.py | $(PY)
+	@echo "setting up $(VENV) and building the engine: about three minutes the first time, if Go is not installed"
 	needs=$$($(BUILD) --print requirements) && $(PIP) install --quiet "setuptools>=77" $$needs
 	$(PIP) install --quiet --no-build-isolation --editable ".[examples]"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.base
+	@echo "installing what the tests need: torch, jax and others, about 6 GB unless they are there"
 	$(PIP) install --quiet --no-build-isolation --editable ".[test]"
 	@touch $@
 

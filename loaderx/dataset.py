@@ -13,7 +13,8 @@ import numpy as np
 from . import _engine
 from ._view import BLOCK_BYTES, BLOCK_RECORDS, StoreView
 from .errors import ArgumentError, CorruptRecordError, DtypeError, RecordIndexError
-from .indexing import Plan, outside, scalar, select
+from .indexing import INT64, Plan, outside, scalar, select
+from .sampler import _integer
 
 __all__ = ["DenseDataset", "RaggedDataset", "pad"]
 
@@ -73,6 +74,14 @@ class DenseDataset(StoreView):
 
     def __getitem__(self, index):
         kind = type(index)
+        if kind is np.ndarray and index.dtype is INT64 and index.ndim == 1:
+            flags = index.flags
+            if flags.c_contiguous and flags.aligned:
+                # The batches of samplers: as few steps as there can be.
+                n = len(index)
+                out, address = self._buffer((n, *self.item_shape))
+                self._store._gather_dense(_engine.address(index), n, True, address, out.nbytes, self._row_bytes)
+                return out
         if kind is int:
             return self._one(index)
         if kind is list or kind is slice:
@@ -275,12 +284,13 @@ def pad(records, max_len=None, pad_value=0):
 
     Parameters
     ----------
-    records : sequence of ndarray, each of shape (rows, *item_shape)
+    records : iterable of ndarray, each of shape (rows, *item_shape)
         At least one; all of one dtype and item shape.
     max_len : int, optional
         Rows of the result; the longest record's by default.
     pad_value : scalar
-        Fills the rows after a record's end.
+        Fills the rows after a record's end. The records' dtype must be able
+        to hold it: rounding to a floating-point type is fine, nothing else is.
 
     Returns
     -------
@@ -291,11 +301,29 @@ def pad(records, max_len=None, pad_value=0):
     Raises
     ------
     ArgumentError
-        There is no record, one is longer than `max_len`, or they don't match.
+        There is no record, one is longer than `max_len`, they don't match, or
+        their dtype has no such `pad_value`.
+    DtypeError
+        `records` is not iterable, `max_len` no integer, or `pad_value` of a
+        type that does not go with the records.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> padded, lengths = pad([np.array([1, 2, 3]), np.array([4])], pad_value=-1)
+    >>> padded
+    array([[ 1,  2,  3],
+           [ 4, -1, -1]])
+    >>> lengths
+    array([3, 1])
     """
-    if len(records) == 0:
-        raise ArgumentError("pad needs at least one record")
+    try:
+        records = iter(records)
+    except TypeError:
+        raise DtypeError(f"records must be a sequence of arrays, got {type(records).__name__}") from None
     records = [np.asarray(record) for record in records]
+    if not records:
+        raise ArgumentError("pad needs at least one record")
     first = records[0]
     for number, record in enumerate(records):
         if record.ndim == 0 or record.shape[1:] != first.shape[1:] or record.dtype != first.dtype:
@@ -305,10 +333,42 @@ def pad(records, max_len=None, pad_value=0):
             )
     lengths = np.array([len(record) for record in records], dtype=np.int64)
     longest = int(lengths.max())
-    rows = longest if max_len is None else int(max_len)
+    rows = longest if max_len is None else _integer("max_len", max_len, 0, (1 << 40) - 1)
     if longest > rows:
         raise ArgumentError(f"record {int(lengths.argmax())} has {longest} rows, more than max_len={rows}")
-    padded = np.full((len(records), rows, *first.shape[1:]), pad_value, dtype=first.dtype)
+    padded = np.full((len(records), rows, *first.shape[1:]), _filler(pad_value, first.dtype), dtype=first.dtype)
     for row, record in zip(padded, records, strict=True):
         row[: len(record)] = record
     return padded, lengths
+
+
+def _filler(value, dtype):
+    """Return a scalar as an array of a dtype, or say why the dtype can't hold it."""
+    given = np.asarray(value)
+    if given.ndim:
+        raise ArgumentError(f"pad_value must be a scalar, got shape {given.shape}")
+    kind = given.dtype.kind
+    number = isinstance(value, int) or kind in "biufV" or (kind == "c" and dtype.kind == "c")
+    if dtype.kind in "biufcV" and not number:
+        raise DtypeError(f"pad_value is a {type(value).__name__}, which does not go with records of {dtype}")
+    try:
+        with np.errstate(all="ignore"):
+            filler = given.astype(dtype)
+            kept = _holds(filler, given)
+    except (ArithmeticError, RuntimeError, TypeError, ValueError):
+        kept = False
+    if not kept:
+        raise ArgumentError(f"records of {dtype} can't hold pad_value={value!r}")
+    return filler
+
+
+def _holds(filler, given):
+    """Whether a value that was cast is still the same, but for the rounding of floating-point types."""
+    dtype = filler.dtype
+    if filler == given or (filler != filler and given != given):  # the latter are NaN and NaT
+        return True
+    if dtype.kind in "fc" or "float" in dtype.name:
+        exact = complex(given)
+        return abs(complex(filler) - exact) <= max(1.0, abs(exact)) / 2
+    # Of times and strings, what NumPy makes of another type (0 is the epoch) is as good as any.
+    return dtype.kind in "mMSU" and given.dtype.kind != dtype.kind

@@ -12,9 +12,9 @@ import numpy as np
 
 from .errors import RecordIndexError
 
-__all__ = ["Plan", "outside", "scalar", "select"]
+__all__ = ["INT64", "Plan", "outside", "scalar", "select"]
 
-_INT64 = np.dtype(np.int64)
+INT64 = np.dtype(np.int64)
 _KINDS = (
     "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid "
     "indices"
@@ -49,7 +49,7 @@ def select(index, records):
         return rows, rows.shape
     array = np.asarray(index)
     dtype = array.dtype
-    if dtype is _INT64 and array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned:
+    if dtype is INT64 and array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned:
         return array, array.shape
     kind = dtype.kind
     if kind == "i" or kind == "u":

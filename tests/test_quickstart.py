@@ -64,13 +64,24 @@ def test_quickstart_refuses_to_train_for_no_steps(tmp_path):
     assert "--steps" in done.stderr
 
 
-def test_readme_has_a_block_for_each_framework():
-    assert ["import torch" in block for block in BLOCKS] == [True, False]
-    assert ["import jax" in block for block in BLOCKS] == [False, True]
+def test_quickstart_compares_a_compressed_and_a_raw_store(tmp_path):
+    done = quickstart(tmp_path, "--backend", "numpy", "--steps", "1")
+    images, labels, rates = done.stdout.splitlines()[1:4]
+    assert re.fullmatch(r"images written: \d+ records, zstd, .* ratio \d\.\d\d", images)
+    assert re.fullmatch(r"labels written: \d+ records, raw", labels)
+    assert re.search(r"loader [\d,]+ zstd, [\d,]+ raw; NumPy [\d,]+", rates)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["torch", "jax"])
-def test_readme_code_runs_as_it_is(tmp_path, block):
+def test_readme_has_a_block_for_each_framework_and_for_ragged_records():
+    assert ["import torch\n" in block for block in BLOCKS] == [True, False, False]
+    assert ["import jax\n" in block for block in BLOCKS] == [False, True, False]
+    assert ["RaggedDataset" in block for block in BLOCKS] == [False, False, True]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["torch", "jax", "ragged"])
+def test_readme_code_runs_as_it_is_and_once_more(tmp_path, monkeypatch, block):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / "block.py").write_text(block)
-    done = python(tmp_path, "-W", "error::UserWarning", "block.py")
-    assert done.returncode == 0, done.stderr
+    for _ in range(2):
+        done = python(tmp_path, "-W", "error::UserWarning", "block.py")
+        assert done.returncode == 0, done.stderr

@@ -50,9 +50,12 @@ def content(kind: Kind) -> np.ndarray:
 
     ``"noise"`` is like noisy images: zstd takes a fifth off by coding frequent bytes shortly, and
     decodes fast. ``"walks"`` changes slowly, like smooth images and sensor readings: zstd thirds it by
-    very many short matches, and decodes slowly. Repeated blocks or zeros would flatter every decoder.
+    very many short matches, and decodes slowly. ``"photos"`` are 64 x 64 crops of real colour
+    photographs. Repeated blocks or zeros would flatter every decoder.
     """
     rng = np.random.default_rng(7)
+    if kind.pattern == "photos":
+        return _crops(rng, kind)
     out = np.empty((kind.records, kind.nbytes), np.uint8)
     rows = max(1, (16 << 20) // kind.nbytes)
     for start in range(0, kind.records, rows):
@@ -66,6 +69,19 @@ def content(kind: Kind) -> np.ndarray:
         np.cumsum(walk, axis=1, dtype=np.uint8, out=block)
         block += (steps >= 13).view(np.uint8)
     return out
+
+
+def _crops(rng: np.random.Generator, kind: Kind) -> np.ndarray:
+    """Cut squares of 64 x 64 pixels out of the photographs that come with scikit-learn."""
+    from sklearn.datasets import load_sample_images
+
+    images = load_sample_images().images
+    out = np.empty((kind.records, 64, 64, 3), np.uint8)
+    for crop in out:
+        image = images[rng.integers(len(images))]
+        top, left = (rng.integers(n - 64) for n in image.shape[:2])
+        crop[:] = image[top : top + 64, left : left + 64]
+    return out.reshape(kind.records, kind.nbytes)
 
 
 def save(path: Path, data: np.ndarray) -> None:
