@@ -27,16 +27,6 @@ const (
 
 var names = [...]string{Raw: "raw", Zstd: "zstd", ZstdDict: "zstd_dict"}
 
-// ParseTag returns the tag of a codec's name: raw, zstd or zstd_dict.
-func ParseTag(name string) (Tag, error) {
-	for tag, known := range names {
-		if name == known {
-			return Tag(tag), nil
-		}
-	}
-	return 0, fmt.Errorf("codec %q: want one of %q: %w", name, names, errs.ErrArgument)
-}
-
 // Tags returns every codec of the package.
 func Tags() []Tag { return []Tag{Raw, Zstd, ZstdDict} }
 
@@ -143,7 +133,7 @@ func Decode(dst, src []byte, dict *Dict) error {
 	if err != nil {
 		return err
 	}
-	if frame.sized && frame.size != uint64(len(dst)) {
+	if frame.size != uint64(len(dst)) {
 		return fmt.Errorf("frame of %d bytes, want %d: %w", frame.size, len(dst), errs.ErrCorrupt)
 	}
 	decode := plain

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"loaderx/gopkg/codec/purezstd"
@@ -50,12 +51,9 @@ func trained(t testing.TB) *Dict {
 
 func TestNamesAndNumbersOfCodecs(t *testing.T) {
 	for tag, name := range map[Tag]string{Raw: "raw", Zstd: "zstd", ZstdDict: "zstd_dict"} {
-		if got, err := ParseTag(name); err != nil || got != tag || tag.String() != name {
-			t.Errorf("%s: %v, %v, %s", name, got, err, tag)
+		if !tag.Valid() || tag.String() != name {
+			t.Errorf("codec %d is %s, want %s", tag, tag, name)
 		}
-	}
-	if _, err := ParseTag("lz4"); !errors.Is(err, errs.ErrArgument) {
-		t.Errorf("unknown name: %v", err)
 	}
 	if Tag(9).Valid() || Tag(9).String() != "codec(9)" {
 		t.Errorf("unknown number: %s", Tag(9))
@@ -282,6 +280,37 @@ func TestLevels(t *testing.T) {
 	}
 	if _, err := NewEncoder(Raw, 0, nil); !errors.Is(err, errs.ErrArgument) {
 		t.Errorf("raw: %v", err)
+	}
+}
+
+// A frame that makes a decoder stream, for which it may demand a window of any
+// size, is refused before: two frames, one without a size, one with a tail.
+func TestDecodeTakesOneSizedFrameOnly(t *testing.T) {
+	src := text(1, 5000)[0]
+	encode, err := NewEncoder(Zstd, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := encode(make([]byte, 0, Bound(len(src))), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Decode(make([]byte, len(src)), good, nil); err != nil {
+		t.Fatal(err)
+	}
+	// An empty raw block in a frame with a window of 2 GiB and no size.
+	hostile := []byte{0x28, 0xB5, 0x2F, 0xFD, 0x00, 0xA8, 0x01, 0x00, 0x00}
+	unsized := append(slices.Clone(good[:4]), 0x00, 0x50, 0x01, 0x00, 0x00)
+	for name, stored := range map[string][]byte{
+		"a second frame":   append(slices.Clone(good), hostile...),
+		"no size":          unsized,
+		"bytes behind it":  append(slices.Clone(good), 0),
+		"cut":              good[:len(good)-1],
+		"a reserved block": append(slices.Clone(good[:7]), 0x07, 0, 0),
+	} {
+		if err := Decode(make([]byte, len(src)), stored, nil); !errors.Is(err, errs.ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -15,12 +15,13 @@ const (
 // frame is what a zstd frame's header says.
 type frame struct {
 	size   uint64
-	sized  bool
 	dictID uint32
 }
 
-// parseFrame reads a frame header, so that a frame which declares an absurd
-// size is refused before a decoder may allocate for it.
+// parseFrame reads a frame header and walks over the blocks. What it returns
+// is one frame that declares its size and is all of src, as every writer makes
+// them. Decoders meet anything else by streaming it, for which a hostile frame
+// may demand a window of 128 MiB.
 func parseFrame(src []byte) (frame, error) {
 	var f frame
 	if len(src) < 5 || binary.LittleEndian.Uint32(src) != frameMagic {
@@ -40,11 +41,39 @@ func parseFrame(src []byte) (frame, error) {
 	if len(rest) < idBytes+sizeBytes {
 		return f, fmt.Errorf("zstd frame header cut short: %w", errs.ErrCorrupt)
 	}
+	if sizeBytes == 0 {
+		return f, fmt.Errorf("zstd frame does not declare its size: %w", errs.ErrCorrupt)
+	}
 	f.dictID = uint32(little(rest[:idBytes]))
-	f.sized = sizeBytes > 0
 	f.size = little(rest[idBytes : idBytes+sizeBytes])
 	if sizeBytes == 2 {
 		f.size += 256
+	}
+	rest = rest[idBytes+sizeBytes:]
+	checksum := 0
+	if descriptor&4 != 0 {
+		checksum = 4
+	}
+	for last := false; !last; {
+		if len(rest) < 3 {
+			return f, fmt.Errorf("zstd frame cut short: %w", errs.ErrCorrupt)
+		}
+		header := little(rest[:3])
+		size := int(header >> 3)
+		switch header >> 1 & 3 {
+		case 1: // one byte, repeated
+			size = 1
+		case 3:
+			return f, fmt.Errorf("zstd block of a reserved type: %w", errs.ErrCorrupt)
+		}
+		if rest = rest[3:]; len(rest) < size {
+			return f, fmt.Errorf("zstd frame cut short: %w", errs.ErrCorrupt)
+		}
+		rest = rest[size:]
+		last = header&1 != 0
+	}
+	if len(rest) != checksum {
+		return f, fmt.Errorf("%d bytes behind the last block of a zstd frame, want %d: %w", len(rest), checksum, errs.ErrCorrupt)
 	}
 	return f, nil
 }
