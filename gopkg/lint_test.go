@@ -151,7 +151,7 @@ func TestImportsGoOneWay(t *testing.T) {
 // formatConstants are the literals that make up the file formats: whoever
 // changes one must find it in a single place.
 var formatConstants = []string{
-	"ZREC", "meta.zr", "dict.zr", ".zr", "%d.zr", "schema.msgpack", "loaderx-zrecord", "MEFTNAT1",
+	"ZREC", "meta.zr", "dict.zr", "journal.zr", ".zr", ".tmp", "schema.msgpack", "loaderx-zrecord",
 }
 
 // TestFormatConstantsLiveOnce protects magics, versions and file names from
@@ -174,8 +174,8 @@ func TestFormatConstantsLiveOnce(t *testing.T) {
 		})
 	}
 	for _, constant := range formatConstants {
-		if found := places[constant]; len(found) > 1 {
-			t.Errorf("%q is spelled out in %v: keep it in the file that defines the layout", constant, found)
+		if found := places[constant]; len(found) != 1 {
+			t.Errorf("%q is spelled out in %v: want exactly the file that defines the layout", constant, found)
 		}
 	}
 }

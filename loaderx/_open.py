@@ -48,10 +48,10 @@ class OpenStore:
 
     def _open(self, mode):
         raw, address, size = _engine.path_arg(self._where)
-        tag, level = codec_tag(self._codec), self._level
+        level = self._level
 
         def open_(number, _raw=raw):  # which owns the memory at `address`
-            return _engine.lib.ZrOpen(number, address, size, mode, tag, level)
+            return _engine.lib.ZrOpen(number, address, size, mode, level)
 
         self._handle = _engine.Handle(open_, reopen=mode == _READ, what=f"the store {self._where}")
         if mode != _READ:

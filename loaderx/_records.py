@@ -1,13 +1,14 @@
 """Records of any kind as flat bytes of one dtype and row shape."""
 
+import math
 import mmap
-import operator
 from array import array
 
 import numpy as np
 
 from . import _engine, dtypes
 from ._format import format_info
+from ._schema import dtype_arg, item_shape_arg
 from .errors import ArgumentError, DtypeError, RecordSizeError
 
 __all__ = ["BLOCK_RECORDS", "Packer", "RecordType", "check_size", "release_pages"]
@@ -32,15 +33,29 @@ class RecordType:
 
     def __init__(self, first, schema):
         schema = schema or {}
+        self._limit = format_info()["max_record_len"]
         if isinstance(first, (bytes, bytearray)):
-            self.dtype = dtypes.from_name(schema.get("dtype", "|u1"))
-            self.item_shape = _item_shape(schema.get("item_shape", ()))
+            self.dtype = dtype_arg(schema.get("dtype", "|u1"))
+            self.item_shape = item_shape_arg(schema.get("item_shape", ()))
+            self._check_rows()
         else:
             rows = _as_rows(first, 0)
             self.dtype, self.item_shape = rows.dtype, rows.shape[1:]
         self.name = dtypes.to_name(self.dtype)
-        self._limit = format_info()["max_record_len"]
-        self._row_bytes = self.dtype.itemsize * int(np.prod(self.item_shape, dtype=np.int64))
+        self._row_bytes = self.dtype.itemsize * math.prod(self.item_shape)
+
+    def _check_rows(self):
+        """Refuse rows that no record, or no array of NumPy's, can consist of."""
+        size = self.dtype.itemsize * math.prod(self.item_shape)
+        if size > self._limit:
+            raise ArgumentError(
+                f"a row of {_described(self.dtype, self.item_shape)} has {size} bytes; "
+                f"the format holds records of 1 to {self._limit} bytes"
+            )
+        try:
+            np.empty((0, *self.item_shape), self.dtype)
+        except ValueError as error:
+            raise ArgumentError(f"records of {len(self.item_shape) + 1} dimensions: {error}") from None
 
     def flat(self, record, number):
         """Return the bytes of a record as an array of uint8.
@@ -137,17 +152,6 @@ def release_pages(array, block):
     begin -= begin % mmap.PAGESIZE
     if 0 <= begin < end <= len(mapping):
         mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
-
-
-def _item_shape(given):
-    """Check the shape of one row in a caller's schema."""
-    try:
-        shape = tuple(operator.index(n) for n in given)
-    except TypeError:
-        raise DtypeError(f"the schema's item_shape must be a list of sizes, got {given!r}") from None
-    if any(n < 1 for n in shape):
-        raise ArgumentError(f"the schema's item_shape is {given!r}; each size must be at least 1")
-    return shape
 
 
 def _described(dtype, item_shape):

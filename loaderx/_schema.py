@@ -1,13 +1,16 @@
 """The schema of a store: what its bytes mean."""
 
 import json
+import operator
 import os
+
+import numpy as np
 
 from . import _engine, dtypes
 from ._format import format_info
 from .errors import ArgumentError, DtypeError, StoreFormatError, ZrecordError
 
-__all__ = ["complete_schema", "merge_schema", "read_schema", "write_schema"]
+__all__ = ["complete_schema", "dtype_arg", "item_shape_arg", "merge_schema", "read_schema", "write_schema"]
 
 
 def read_schema(path):
@@ -102,10 +105,46 @@ def merge_schema(path, old, new):
     return {**old, **new}
 
 
+def dtype_arg(given):
+    """Return the dtype that a caller's schema names, or raise `DtypeError`."""
+    try:
+        # A dtype or a scalar type is as clear as its name.
+        return np.dtype(given) if isinstance(given, (np.dtype, type)) else dtypes.from_name(given)
+    except (StoreFormatError, TypeError) as error:
+        raise DtypeError(str(error)) from None
+
+
+def item_shape_arg(given):
+    """Return the item_shape of a caller's schema as a tuple of int.
+
+    Raises
+    ------
+    DtypeError
+        It is no list of integers.
+    ArgumentError
+        A size is less than 1, or more than a record has bytes.
+    """
+    limit = format_info()["max_record_len"]
+    try:
+        # A text or a dict would go through as the list of its characters or keys.
+        if not isinstance(given, (list, tuple, np.ndarray)):
+            raise TypeError
+        shape = tuple(operator.index(n) for n in given)
+    except TypeError:
+        raise DtypeError(f"the schema's item_shape must be a list of sizes, got {given!r}") from None
+    if not all(1 <= n <= limit for n in shape):
+        raise ArgumentError(f"the schema's item_shape has a size outside 1 to {limit}")
+    return shape
+
+
 def _check_given(given, actual):
-    for key, plain in (("dtype", _canonical), ("item_shape", list)):
+    for key, plain in (("dtype", lambda d: dtypes.to_name(dtype_arg(d))), ("item_shape", _shape_list)):
         if key in given and plain(given[key]) != actual[key]:
             raise ArgumentError(f"the schema's {key} is {given[key]!r}, but the records have {actual[key]!r}")
+
+
+def _shape_list(given):
+    return list(item_shape_arg(given))
 
 
 def _canonical(name):

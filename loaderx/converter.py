@@ -10,6 +10,7 @@ compressed at a time, whatever the size of the source, and a mapped ``.npy``
 larger than the memory converts.
 """
 
+import math
 import operator
 import os
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from . import dtypes
-from ._format import codec_tag
+from ._format import codec_tag, format_info
 from ._progress import Progress
 from ._publish import Publication
 from ._records import BLOCK_RECORDS, Packer, RecordType, check_size, release_pages
@@ -93,7 +94,7 @@ def from_numpy(
     if array.ndim == 0:
         raise ArgumentError("array has no axis of records: its shape is ()")
     name = dtypes.to_name(array.dtype)
-    row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
     check_size(row_bytes, f"a record of {array.dtype}{array.shape[1:]}")
     schema = complete_schema(schema, "dense", name, array.shape[1:], codec)
 
@@ -212,6 +213,9 @@ def _checked_options(codec, chunk_bytes, dict_size, level, schema):
             raise DtypeError(f"{name} must be an int, got {type(value).__name__}") from None
         if not positive:
             raise ArgumentError(f"{name} must be at least 1, got {value}")
+    limit = format_info()["max_dict_bytes"]
+    if dict_size is not None and dict_size > limit:
+        raise ArgumentError(f"dict_size must be at most {limit}")
     if schema is not None and not isinstance(schema, Mapping):
         raise DtypeError(f"schema must be a dict, got {type(schema).__name__}")
     return operator.index(chunk_bytes)

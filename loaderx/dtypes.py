@@ -66,8 +66,8 @@ def from_name(name):
             raise DtypeError(
                 f"the store's dtype {name!r} needs ml_dtypes, which is missing or too old: pip install ml_dtypes"
             )
-    # A damaged or hostile schema must not make NumPy read bytes as pointers.
-    if dtype is None or dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
+    # A damaged or hostile schema must not make NumPy read bytes as pointers, nor rows of no bytes ("S0").
+    if dtype is None or dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or not dtype.itemsize:
         raise StoreFormatError(f"the schema's dtype {name!r} is not the name of a storable dtype")
     return dtype
 

@@ -247,11 +247,17 @@ class Zrecord(OpenStore):
         Raises
         ------
         DictionaryError
-            The samples are too few, too small or too alike.
+            The samples are too few, too small or too alike, or `target` is too small or too large.
         """
         address, size, samples = _engine.pin(samples)
         sizes = _unsigned(sizes, "sizes")
-        where, target = _engine.address(sizes), operator.index(target)
+        where = _engine.address(sizes)
+        try:
+            target = operator.index(target)
+        except TypeError:
+            raise DtypeError(f"target must be an int, got {type(target).__name__}") from None
+        if not -(1 << 63) <= target < 1 << 63:  # what the engine takes; it knows the rest
+            raise ArgumentError(f"target must be a size of at most {format_info()['max_dict_bytes']} bytes")
         store = self._writer()
         return _engine.run(
             _engine.lib.ZrTrainDict, store, address, size, where, sizes.size, target, keep=(samples, sizes)
@@ -346,7 +352,10 @@ class Zrecord(OpenStore):
 
 def _unsigned(values, name):
     """Return integers as a flat C-contiguous array of 64 bits each."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ArgumentError(f"{name} must be a list of integers: {error}") from None
     if array.dtype is _UINT64 and array.ndim == 1 and array.flags.c_contiguous:
         return array
     kind = array.dtype.kind

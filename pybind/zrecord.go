@@ -31,6 +31,7 @@ func FormatInfo(buf uint64, capacity int64) (status int64) {
 		"version":        schema.Version,
 		"max_record_len": zrecord.MaxRecordLen,
 		"max_records":    zrecord.MaxRecords,
+		"max_dict_bytes": codec.MaxDictBytes,
 	})
 	if err != nil {
 		return fail(err)
@@ -45,16 +46,15 @@ func pathOf(addr uint64, n int64) (string, error) {
 }
 
 // ZrOpen opens the record store at a path as the reserved handle id; mode is
-// one of zrecord's, tag the codec for appends that name none, level its
-// compression level or 0.
-func ZrOpen(id int64, path uint64, pathLen, mode, tag, level int64) (status int64) {
+// one of zrecord's, level the compression level of appends or 0.
+func ZrOpen(id int64, path uint64, pathLen, mode, level int64) (status int64) {
 	enter()
 	defer guard(&status)
 	name, err := pathOf(path, pathLen)
 	if err != nil {
 		return fail(err)
 	}
-	store, err := zrecord.Open(name, zrecord.Options{Mode: zrecord.Mode(mode), Codec: codec.Tag(small(tag)), Level: int(level)})
+	store, err := zrecord.Open(name, zrecord.Options{Mode: zrecord.Mode(mode), Level: int(level)})
 	if err != nil {
 		return fail(err)
 	}

@@ -1,18 +1,17 @@
 """Fixtures that several test modules share."""
 
-import gc
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-ORACLE_VERSION = "0.9.4"
+from loaderx.converter import from_numpy
+from tests.processes import ROOT, command, environment, run_python
+from tools.bench.peers.install import loaderx_folder
 
 
 @pytest.fixture
@@ -24,20 +23,21 @@ def rng():
 @pytest.fixture
 def python():
     """Run code, or a file of it, in a fresh interpreter and return what it prints."""
+    return run_python
 
-    def run(code, *args, timeout=120, env=None):
-        what = [code] if isinstance(code, Path) else ["-c", textwrap.dedent(code)]
-        done = subprocess.run(
-            [sys.executable, "-X", "faulthandler", *what, *map(str, args)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
-        )
-        assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
 
-    return run
+@pytest.fixture(scope="session")
+def rows():
+    """The records of `store`."""
+    return np.arange(1000 * 16, dtype=np.float32).reshape(1000, 16)
+
+
+@pytest.fixture(scope="session")
+def store(rows, tmp_path_factory):
+    """The path of a dense store, which no test changes."""
+    path = tmp_path_factory.mktemp("shared") / "store"
+    from_numpy(path, rows, codec="zstd")
+    return path
 
 
 @pytest.fixture
@@ -61,9 +61,8 @@ def interrupted():
     """
 
     def run(code, *args, timeout=30):
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *map(str, args)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as child:
+        pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(command(code, *args), **pipes, text=True, env=environment()) as child:
             try:
                 first = child.stdout.readline()
                 assert first, child.stderr.read()
@@ -77,15 +76,8 @@ def interrupted():
 
 @pytest.fixture(scope="session")
 def oracle_folder():
-    """A folder with the real loaderx, installed aside from this package."""
-    given = os.environ.get("LOADERX_ORACLE")
-    if given:
-        return Path(given)
-    folder = ROOT / "build" / "oracle"
-    if not (folder / f"loaderx-{ORACLE_VERSION}.dist-info").is_dir():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, f"loaderx=={ORACLE_VERSION}"]
-        subprocess.run(command, check=True)
-    return folder
+    """A folder with the real loaderx, installed aside from this package; the benchmarks use the same."""
+    return loaderx_folder(ROOT / "build" / "peers")
 
 
 @pytest.fixture
@@ -109,30 +101,3 @@ def oracle(oracle_folder, tmp_path):
         return done.stdout
 
     return run
-
-
-@pytest.fixture
-def growth():
-    """Return by how many bytes the resident memory grows while a function runs."""
-
-    def measure(work):
-        gc.collect()
-        before = _resident()
-        work()
-        gc.collect()
-        return _resident() - before
-
-    return measure
-
-
-def _resident():
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.fixture
-def handles():
-    """Return how many objects the engine holds."""
-    from loaderx import _engine
-
-    return lambda: _engine.check(_engine.lib.NumHandles())

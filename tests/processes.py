@@ -1,21 +1,32 @@
 """Other processes, and what this one uses, for tests of process life."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import traceback
+from itertools import repeat
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def run_python(code, timeout=60, **env):
-    """Run code in a fresh interpreter and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, **env},
-    )
+def command(code, *args):
+    """Return the command that runs code, or a file of it, in a fresh interpreter."""
+    what = [code] if isinstance(code, Path) else ["-c", textwrap.dedent(code)]
+    return [sys.executable, "-X", "faulthandler", *map(str, [*what, *args])]
+
+
+def environment(**env):
+    """Return this process's environment with changes, where the checkout is found first."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **env}
+
+
+def run_python(code, *args, timeout=120, **env):
+    """Run code, or a file of it, in a fresh interpreter and return what it printed."""
+    done = subprocess.run(command(code, *args), capture_output=True, text=True, timeout=timeout, env=environment(**env))
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -29,14 +40,35 @@ def in_child(work, seconds=20):
             signal.alarm(seconds)
             work()
             code = 0
-        except BaseException as exc:
-            sys.stderr.write(f"child: {type(exc).__name__}: {exc}\n")
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     _, status = os.waitpid(pid, 0)
     assert status == 0, f"the child ended with wait status {status}"
 
 
-def rss_kib():
+def used():
+    """Return what this process holds: KiB of resident memory, objects of the engine, descriptors."""
+    from loaderx import _engine
+
+    gc.collect()
     with open("/proc/self/statm") as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+        resident = int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+    return resident, _engine.check(_engine.lib.NumHandles()), len(os.listdir("/proc/self/fd"))
+
+
+def assert_no_growth(call, warm_up, count, kib=2048):
+    """Fail if `count` calls, after a few to warm up, leave anything behind.
+
+    For fresh processes only: in one that has done other work, memory that this
+    had freed hides a leak, and what it goes on doing looks like one.
+    """
+    for _ in repeat(None, warm_up):
+        call()
+    before = used()
+    for _ in repeat(None, count):
+        call()
+    after = used()
+    assert after[1:] == before[1:], f"objects and descriptors: {before[1:]} before, {after[1:]} after"
+    assert after[0] - before[0] < kib, f"resident memory: {before[0]} KiB before, {after[0]} KiB after"

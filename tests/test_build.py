@@ -88,10 +88,6 @@ def in_fresh_python(code: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_loading_the_extension_keeps_subnormal_numbers():
-    assert in_fresh_python("print(sys.float_info.min / 2 > 0, 5e-324 * 1.0 > 0)").split() == ["True", "True"]
-
-
 def test_the_extension_holds_the_functions_of_pybind_and_nothing_else():
     code = "print(*[n for n in dir(module) if not n.startswith('__')])"
     names = in_fresh_python(code).split()

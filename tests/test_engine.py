@@ -1,4 +1,4 @@
-"""The boundary: errors, forks, waiting, growth, shutdown."""
+"""The boundary: errors, memory, signals, waiting, closing."""
 
 import json
 import os
@@ -14,19 +14,6 @@ from loaderx import _engine, errors
 from loaderx.converter import from_numpy
 from loaderx.dataset import DenseDataset
 from tests.processes import run_python
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return np.arange(1000 * 16, dtype=np.float32).reshape(1000, 16)
-
-
-@pytest.fixture(scope="module")
-def store(rows, tmp_path_factory):
-    path = tmp_path_factory.mktemp("engine") / "store"
-    from_numpy(path, rows, codec="zstd")
-    return path
-
 
 # ---- errors
 
@@ -133,23 +120,52 @@ def test_subnormals_survive_the_import():
     assert out == "ok\n"
 
 
-def test_the_users_signal_handlers_are_unchanged_by_the_import():
-    run_python("""
-        import faulthandler, signal
+def test_the_users_signal_handlers_are_unchanged_by_the_import(tmp_path):
+    run_python(
+        """
+        import faulthandler, os, signal, threading
         faulthandler.enable()
         def mine(*_): pass
+        def caught():
+            # What the system will really do, which Python's own table need not show.
+            with open("/proc/self/status") as f:
+                mask = int(next(line.split()[1] for line in f if line.startswith("SigCgt:")), 16)
+            names = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGCHLD")
+            return {name: bool(mask >> getattr(signal, name) - 1 & 1) for name in names}
         signals = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)]
         for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(s, mine)
-        before = {s: signal.getsignal(s) for s in signals}
+        before, caught_before = {s: signal.getsignal(s) for s in signals}, caught()
+        assert caught_before == {"SIGINT": True, "SIGTERM": True, "SIGUSR1": True, "SIGCHLD": False}
         import loaderx._engine as e
         e.lib.NumHandles()
         assert before == {s: signal.getsignal(s) for s in signals}
+        assert caught() == caught_before
         hit = []
         signal.signal(signal.SIGUSR1, lambda *_: hit.append(1))
         signal.raise_signal(signal.SIGUSR1)
         assert hit == [1]
-    """)
+
+        import numpy as np
+        from loaderx.zrecord import Zrecord
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert caught() == {**caught_before, "SIGTERM": False}
+        # Far more to do than the signal takes to come.
+        noise = np.random.default_rng(0).integers(0, 256, 48 << 20, dtype=np.uint8)
+        offsets = np.arange(0, noise.size, 1 << 20, dtype=np.uint64)
+        store = Zrecord(os.environ["STORE"], codec="zstd", level=19)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            store.append(noise, offsets)
+        except KeyboardInterrupt:
+            assert len(store) == 0
+        else:
+            raise SystemExit("not interrupted")
+        assert caught() == {**caught_before, "SIGTERM": False}
+        """,
+        STORE=str(tmp_path / "store"),
+    )
 
 
 def test_two_copies_in_one_process_are_refused(tmp_path):

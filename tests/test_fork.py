@@ -7,21 +7,8 @@ import numpy as np
 import pytest
 
 from loaderx import _engine, errors
-from loaderx.converter import from_numpy
 from loaderx.dataset import DenseDataset
 from tests.processes import in_child, run_python
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return np.arange(1000 * 16, dtype=np.float32).reshape(1000, 16)
-
-
-@pytest.fixture(scope="module")
-def store(rows, tmp_path_factory):
-    path = tmp_path_factory.mktemp("engine") / "store"
-    from_numpy(path, rows, codec="zstd")
-    return path
 
 
 def test_many_forks_read(store, rows):

@@ -232,21 +232,3 @@ def test_interrupted_compact_goes_on(tmp_path, interrupted):
         store.compact()
         assert sorted(content(store)) == before
         assert store.verify() == []
-
-
-def test_they_do_not_grow_the_process(tmp_path, growth, handles):
-    with fill(tmp_path / "s", 300) as store:
-
-        def work():
-            for _ in range(100):
-                store.stats()
-                store.verify()
-                store.delete([0])
-                with pytest.raises(RecordIndexError):
-                    store.delete([10**6])
-                store.compact()
-
-        work()
-        before = handles()
-        assert growth(work) < 4 << 20
-        assert handles() == before

@@ -26,7 +26,7 @@ const (
 // for concurrent use and is freed by the garbage collector.
 type Dict struct {
 	content []byte
-	id      uint32
+	id      uint32 // which frames made with the dictionary carry
 	decode  Decoder
 
 	mu       sync.Mutex
@@ -55,9 +55,6 @@ func NewDict(content []byte) (*Dict, error) {
 
 // Bytes returns the dictionary's content, which must not be changed.
 func (d *Dict) Bytes() []byte { return d.content }
-
-// ID returns the number that frames made with the dictionary carry.
-func (d *Dict) ID() uint32 { return d.id }
 
 func (d *Dict) encoder(level int) (Encoder, error) {
 	d.mu.Lock()

@@ -82,7 +82,9 @@ var (
 	ErrClosed = add(-10, "closed", "closed")
 	// ErrCancelled reports work stopped by its caller.
 	ErrCancelled = add(-20, "cancelled", "cancelled")
-	// ErrStale reports a handle of another process, kept over a fork.
+	// ErrStale reports a handle of another process, kept over a fork. Only
+	// the Python side raises it, which knows of forks; it is listed here
+	// because all codes are numbered in one place.
 	ErrStale = add(-21, "stale", "handle belongs to another process")
 	// ErrInternal reports a bug: a recovered panic.
 	ErrInternal = add(-17, "internal", "internal error")

@@ -51,14 +51,6 @@ func Map(f *os.File, size int64) (*Mapping, error) {
 // Close. They must not be written to.
 func (m *Mapping) Bytes() []byte { return m.data }
 
-// Random tells the kernel that reads come in no order, so that it does not
-// read ahead. Only speed depends on it, so a refusal is ignored.
-func (m *Mapping) Random() {
-	if len(m.data) > 0 {
-		_ = unix.Madvise(m.data, unix.MADV_RANDOM)
-	}
-}
-
 // Close unmaps the file; a second call does nothing.
 func (m *Mapping) Close() error {
 	if m.data == nil {

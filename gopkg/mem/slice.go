@@ -60,12 +60,3 @@ func Address[T Scalar](b []T) uint64 {
 	}
 	return uint64(uintptr(unsafe.Pointer(&b[0])))
 }
-
-// Uint32s views b's memory as little-endian-host uint32 values; len(b) must be
-// a multiple of 4 and b aligned, otherwise it returns nil.
-func Uint32s(b []byte) []uint32 {
-	if len(b) == 0 || len(b)%4 != 0 || uintptr(unsafe.Pointer(&b[0]))%4 != 0 {
-		return nil
-	}
-	return unsafe.Slice((*uint32)(unsafe.Pointer(&b[0])), len(b)/4)
-}

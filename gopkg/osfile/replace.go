@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// TempSuffix marks a file that is not in its place yet.
+// TempSuffix marks a file that is not in its place yet: a crash may leave it
+// behind, and nobody reads it.
 const TempSuffix = ".tmp"
 
 // Replace writes a whole file: a crash leaves the old one or the new one. The

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,8 +16,11 @@ import (
 	"loaderx/gopkg/errs"
 )
 
-// toJSON converts a packed map. The text is at most about eight times as long
-// as the file: a NUL in a string, "\u0000", takes six bytes.
+// maxGrowth bounds how many times longer than the file its JSON text is: two
+// bytes, an empty bin in an array, become seventeen.
+const maxGrowth = 9
+
+// toJSON converts a packed map.
 func toJSON(packed []byte) ([]byte, error) {
 	if len(packed) > MaxBytes {
 		return nil, fmt.Errorf("more than %d bytes: %w", MaxBytes, errs.ErrFormat)
@@ -75,6 +79,8 @@ func (r *reader) value(depth int) error {
 		return r.float()
 	case isString(c):
 		return r.text()
+	case c == msgpcode.Bin8 || c == msgpcode.Bin16 || c == msgpcode.Bin32:
+		return r.binary(depth)
 	case msgpcode.IsFixedArray(c) || c == msgpcode.Array16 || c == msgpcode.Array32:
 		return r.array(depth)
 	case isMap(c):
@@ -127,6 +133,24 @@ func (r *reader) text() error {
 	return malformed(err)
 }
 
+// bytesKey is the only key of the object that stands for binary data in JSON.
+const bytesKey = "__bytes__"
+
+// binary counts as nested one deeper, as its object is when it is packed again.
+func (r *reader) binary(depth int) error {
+	if depth == MaxDepth {
+		return fmt.Errorf("nested deeper than %d: %w", MaxDepth, errs.ErrFormat)
+	}
+	b, err := r.dec.DecodeBytes()
+	if err != nil {
+		return malformed(err)
+	}
+	r.out = append(r.out, `{"`+bytesKey+`":"`...)
+	r.out = base64.StdEncoding.AppendEncode(r.out, b)
+	r.out = append(r.out, `"}`...)
+	return nil
+}
+
 func (r *reader) array(depth int) error {
 	n, err := r.dec.DecodeArrayLen()
 	if err != nil {
@@ -176,7 +200,7 @@ func (r *reader) object(depth int) error {
 
 // fromJSON packs a JSON object.
 func fromJSON(text []byte) ([]byte, error) {
-	if len(text) > 8*MaxBytes {
+	if len(text) > maxGrowth*MaxBytes {
 		return nil, fmt.Errorf("JSON text of %d bytes: %w", len(text), errs.ErrArgument)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -218,11 +242,18 @@ func pack(dec *json.Decoder, token json.Token, depth int) ([]byte, error) {
 	case json.Delim:
 		// The length comes before the elements, so these are packed first.
 		var body []byte
+		var first, second json.Token
 		n := 0
 		for dec.More() {
 			next, err := dec.Token()
 			if err != nil {
 				return nil, badJSON(err)
+			}
+			switch n {
+			case 0:
+				first = next
+			case 1:
+				second = next
 			}
 			part, err := pack(dec, next, depth+1)
 			if err != nil {
@@ -235,6 +266,10 @@ func pack(dec *json.Decoder, token json.Token, depth int) ([]byte, error) {
 			return nil, badJSON(err)
 		}
 		if v == '{' {
+			if b, ok := bytesOf(first, second); ok && n == 2 {
+				err = enc.EncodeBytes(b)
+				break
+			}
 			err = enc.EncodeMapLen(n / 2)
 		} else {
 			err = enc.EncodeArrayLen(n)
@@ -245,6 +280,17 @@ func pack(dec *json.Decoder, token json.Token, depth int) ([]byte, error) {
 		return nil, badJSON(err)
 	}
 	return buf.Bytes(), nil
+}
+
+// bytesOf returns the binary data that an object of this key and value stands
+// for. What binary would not have written is an object like any other.
+func bytesOf(key, value json.Token) ([]byte, bool) {
+	text, ok := value.(string)
+	if key != json.Token(bytesKey) || !ok {
+		return nil, false
+	}
+	b, err := base64.StdEncoding.DecodeString(text)
+	return b, err == nil && base64.StdEncoding.EncodeToString(b) == text
 }
 
 func badJSON(err error) error { return fmt.Errorf("JSON text: %v: %w", err, errs.ErrArgument) }

@@ -2,11 +2,13 @@ package schema
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +63,64 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
+// Binary data, which other writers may note, is an object in JSON and binary
+// again when that is written.
+func TestBinaryDataRoundTrips(t *testing.T) {
+	long := bytes.Repeat([]byte{0xff, 0x00, 'x', '\n'}, 20_000)
+	for name, c := range map[string]struct {
+		packed []byte
+		text   string
+	}{
+		"empty": {[]byte{0x81, 0xa1, 'a', 0xc4, 0x00}, `{"a":{"__bytes__":""}}`},
+		"text":  {[]byte{0x81, 0xa1, 'a', 0xc4, 0x03, 'a', 'b', 'c'}, `{"a":{"__bytes__":"YWJj"}}`},
+		"in a list": {
+			[]byte{0x81, 0xa1, 'a', 0x92, 0xc4, 0x01, 0xff, 0x01},
+			`{"a":[{"__bytes__":"/w=="},1]}`,
+		},
+		"16 bits": {
+			slices.Concat([]byte{0x81, 0xa1, 'a', 0xc5, 0x01, 0x2c}, long[:300]),
+			`{"a":{"__bytes__":"` + base64.StdEncoding.EncodeToString(long[:300]) + `"}}`,
+		},
+		"32 bits": {
+			slices.Concat([]byte{0x81, 0xa1, 'a', 0xc6, 0x00, 0x01, 0x38, 0x80}, long),
+			`{"a":{"__bytes__":"` + base64.StdEncoding.EncodeToString(long) + `"}}`,
+		},
+		"many": {
+			slices.Concat([]byte{0x81, 0xa1, 'a', 0xdc, 0x80, 0x00}, bytes.Repeat([]byte{0xc4, 0x00}, 1<<15)),
+			`{"a":[` + strings.Repeat(`{"__bytes__":""},`, 1<<15-1) + `{"__bytes__":""}]}`,
+		},
+		"in the deepest map": {
+			append(bytes.Repeat([]byte{0x81, 0xa1, 'a'}, MaxDepth-1), 0xc4, 0x01, 0xff),
+			strings.Repeat(`{"a":`, MaxDepth-1) + `{"__bytes__":"/w=="}` + strings.Repeat(`}`, MaxDepth-1),
+		},
+	} {
+		text, err := toJSON(c.packed)
+		if err != nil || string(text) != c.text {
+			t.Errorf("%s: %.60s, %v", name, text, err)
+		}
+		packed, err := fromJSON([]byte(c.text))
+		if err != nil || !bytes.Equal(packed, c.packed) {
+			t.Errorf("%s: %.60x, %v", name, packed, err)
+		}
+	}
+}
+
+func TestObjectsThatOnlyLookLikeBinaryDataStayObjects(t *testing.T) {
+	for _, text := range []string{
+		`{"a":{"__bytes__":"no base64"}}`, `{"a":{"__bytes__":"YWJj\n"}}`, `{"a":{"__bytes__":"/x=="}}`,
+		`{"a":{"__bytes__":"YWJj","b":1}}`, `{"a":{"b":1,"__bytes__":"YWJj"}}`, `{"a":{"__bytes__":1}}`,
+		`{"a":["__bytes__","YWJj"]}`,
+	} {
+		packed, err := fromJSON([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := toJSON(packed); err != nil || string(back) != text {
+			t.Errorf("%s became %s, %v", text, back, err)
+		}
+	}
+}
+
 func TestBadFilesAreRefused(t *testing.T) {
 	cases := map[string][]byte{
 		"empty":                     {},
@@ -72,7 +132,10 @@ func TestBadFilesAreRefused(t *testing.T) {
 		"string that claims 2^32-1": {0x81, 0xa1, 'a', 0xdb, 0xff, 0xff, 0xff, 0xff, 'x'},
 		"bytes behind the map":      {0x80, 0x00},
 		"integer key":               {0x81, 0x01, 0x01},
-		"binary value":              {0x81, 0xa1, 'a', 0xc4, 0x01, 0x00},
+		"binary key":                {0x81, 0xc4, 0x01, 'a', 0x01},
+		"binary cut short":          {0x81, 0xa1, 'a', 0xc4, 0x02, 0x00},
+		"binary that claims 2^32-1": {0x81, 0xa1, 'a', 0xc6, 0xff, 0xff, 0xff, 0xff, 'x'},
+		"binary at the deepest":     append(bytes.Repeat([]byte{0x81, 0xa1, 'a'}, MaxDepth), 0xc4, 0x01, 0x00),
 		"extension":                 {0x81, 0xa1, 'a', 0xd4, 0x05, 0x00},
 		"reserved code":             {0x81, 0xa1, 'a', 0xc1},
 		"not UTF-8":                 {0x81, 0xa1, 'a', 0xa1, 0xff},
@@ -125,6 +188,7 @@ func FuzzToJSON(f *testing.F) {
 	seed, _ := hex.DecodeString(packedByPython)
 	f.Add(seed)
 	f.Add([]byte{0xdf, 0xff, 0xff, 0xff, 0xff})
+	f.Add([]byte{0x81, 0xa1, 'a', 0xc4, 0x01, 0xff})
 	f.Fuzz(func(t *testing.T, packed []byte) {
 		text, err := toJSON(packed)
 		if err != nil {
@@ -136,7 +200,7 @@ func FuzzToJSON(f *testing.F) {
 		if !json.Valid(text) {
 			t.Fatalf("not JSON: %q", text)
 		}
-		if len(text) > 8*len(packed)+64 {
+		if len(text) > maxGrowth*len(packed)+64 {
 			t.Fatalf("%d bytes became %d", len(packed), len(text))
 		}
 		if _, err := fromJSON(text); err != nil {
@@ -148,6 +212,7 @@ func FuzzToJSON(f *testing.F) {
 // Any text: an error, or a file that reads back.
 func FuzzFromJSON(f *testing.F) {
 	f.Add([]byte(pythonJSON))
+	f.Add([]byte(`{"a":{"__bytes__":"YWJj"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		packed, err := fromJSON(text)
 		if err != nil {

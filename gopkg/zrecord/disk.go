@@ -95,7 +95,7 @@ func (osDisk) SyncDir(path string) error { return osfile.SyncDir(path) }
 // replaceFile writes a whole file so that a crash leaves the old one or the
 // new one.
 func replaceFile(d disk, path string, content []byte) error {
-	temp := path + tempSuffix
+	temp := path + osfile.TempSuffix
 	f, err := d.Create(temp)
 	if err != nil {
 		return err
@@ -116,6 +116,3 @@ func replaceFile(d disk, path string, content []byte) error {
 	}
 	return d.SyncDir(filepath.Dir(path))
 }
-
-// tempSuffix marks files that a crash may leave behind and that nobody reads.
-const tempSuffix = ".tmp"

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"loaderx/gopkg/errs"
+	"loaderx/gopkg/osfile"
 )
 
 // create3 makes an empty store at path and returns its locked meta.zr, or nil
@@ -23,7 +24,7 @@ func create3(d disk, path string) (file, error) {
 	if err := d.MkdirAll(path); err != nil {
 		return nil, err
 	}
-	temp := name + tempSuffix
+	temp := name + osfile.TempSuffix
 	if lostTable(path) {
 		return nil, fmt.Errorf("%s holds chunk files but no %s: %w", path, metaName, errs.ErrFormat)
 	}
@@ -60,7 +61,7 @@ func create3(d disk, path string) (file, error) {
 // file holds bytes. Otherwise it is being made, or a crash cut that short.
 func lostTable(path string) bool {
 	chunk := chunkPath(path, 0)
-	return exists(chunk) && !exists(filepath.Join(path, metaName)+tempSuffix) && !allHole(chunk)
+	return exists(chunk) && !exists(filepath.Join(path, metaName)+osfile.TempSuffix) && !allHole(chunk)
 }
 
 // fill3 turns a locked temporary file into the store's meta.zr.
@@ -94,7 +95,7 @@ func fill3(d disk, path string, meta file) error {
 			return err
 		}
 	}
-	if err := d.Rename(name+tempSuffix, name); err != nil {
+	if err := d.Rename(name+osfile.TempSuffix, name); err != nil {
 		return err
 	}
 	return d.SyncDir(path)

@@ -33,8 +33,7 @@ const (
 // Options are the choices of Open.
 type Options struct {
 	Mode  Mode
-	Codec codec.Tag // what the caller means to append; see Store.Codec
-	Level int       // compression level, 0 for the codec's default
+	Level int // compression level, 0 for the codec's default
 	// Workers is how many goroutines compress for one Append, 0 for
 	// GOMAXPROCS. All stores together never use more than GOMAXPROCS.
 	Workers int
@@ -75,9 +74,6 @@ func openOn(d disk, path string, opt Options) (*Store, error) {
 	}
 	if opt.Mode < ReadOnly || opt.Mode > CreateNew {
 		return nil, fmt.Errorf("open %s: mode %d: %w", path, opt.Mode, errs.ErrArgument)
-	}
-	if !opt.Codec.Valid() {
-		return nil, fmt.Errorf("open %s: %s: %w", path, opt.Codec, errs.ErrArgument)
 	}
 	if err := codec.CheckLevel(opt.Level); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -226,9 +222,6 @@ func (s *Store) LockFd() (int, error) {
 
 // Path returns the store's path as it was opened.
 func (s *Store) Path() string { return s.path }
-
-// Codec returns the codec that the store was opened with.
-func (s *Store) Codec() codec.Tag { return s.opt.Codec }
 
 // Len returns the number of records: in a writing store with those appended
 // but not synced yet, otherwise those that the files hold now. It is 0 after

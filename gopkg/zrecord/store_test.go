@@ -80,7 +80,7 @@ func TestOpenModes(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	path := closedStore(t, 1, codec.Raw)
 	for name, opt := range map[string]Options{
-		"codec": {Codec: 9}, "level": {Level: 99}, "negative level": {Level: -5},
+		"level": {Level: 99}, "negative level": {Level: -5},
 	} {
 		if _, err := Open(path, opt); !errors.Is(err, errs.ErrArgument) {
 			t.Errorf("%s: %v", name, err)

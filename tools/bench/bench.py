@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from .case import Case
-from .peers.install import folder_of
+from .peers.install import LOADERX_VERSION, loaderx_folder
 from .peers.process import PeerProcess, PeerUnavailable
 
 __all__ = ["LOADERX", "Bench"]
 
-LOADERX = "loaderx 0.9.4"
+LOADERX = f"loaderx {LOADERX_VERSION}"
 
 
 class Bench:
@@ -59,7 +59,7 @@ class Bench:
             raise PeerUnavailable(self._why_not)
         if self._process is None or not self._process.alive:
             try:
-                folder = folder_of("loaderx", "0.9.4", self._peers, "LOADERX_ORACLE")
+                folder = loaderx_folder(self._peers)
             except PeerUnavailable as error:
                 self._why_not = str(error)
                 raise
