@@ -128,14 +128,18 @@ DELETE = """
 DELETED = [[0, 5, 5, 699], [13], list(range(100, 300, 3))]
 
 
-def deleted(array):
-    """Do to an array what deleting does to a store."""
-    rows = list(range(len(array)))
+def survivors(count):
+    """Do to the numbers of records what deleting does to a store."""
+    rows = list(range(count))
     for idxs in DELETED:
         for idx in sorted(set(idxs), reverse=True):
             rows[idx] = rows[-1]
             rows.pop()
-    return array[rows]
+    return rows
+
+
+def deleted(array):
+    return array[survivors(len(array))]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -172,6 +176,25 @@ def test_deletes_and_compaction_there_and_back(tmp_path, oracle, array, codec, c
         store.delete([0])
         store.compact()
         assert store.verify() == []
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_ragged_records_after_deletes_and_compaction(tmp_path, oracle, records, codec):
+    for name in ("ours", "theirs"):
+        from_iterator(tmp_path / name, records, codec=codec)
+    with Zrecord(tmp_path / "ours") as store:
+        for idxs in DELETED:
+            store.delete(idxs)
+        store.compact()
+    oracle(DELETE, tmp_path / "theirs", json.dumps(DELETED), "compact")
+    expected = [records[i] for i in survivors(len(records))]
+    for name in ("ours", "theirs"):
+        oracle(READ, tmp_path / name, tmp_path / "out.npz", "ragged")
+        with np.load(tmp_path / "out.npz") as got:
+            assert got["lengths"].tolist() == [len(r) for r in expected]
+            np.testing.assert_array_equal(got["values"], np.concatenate(expected), strict=True)
+        with RaggedDataset(tmp_path / name) as ds:
+            assert all(np.array_equal(a, b) for a, b in zip(ds[:], expected, strict=True))
 
 
 def test_a_schema_with_keys_of_the_callers_is_read(tmp_path, oracle):
