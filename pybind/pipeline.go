@@ -2,6 +2,8 @@ package pybind
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"time"
 
 	"loaderx/gopkg/errs"
@@ -35,7 +37,7 @@ func planOf(text uint64, textLen int64) (sampler.Plan, error) {
 		return sampler.Plan{}, err
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return sampler.Plan{}, errs.ErrArgument
+		return sampler.Plan{}, fmt.Errorf("plan: %w: %w", errs.ErrArgument, err)
 	}
 	return p.plan(), nil
 }
@@ -67,6 +69,17 @@ func PlanMost(text uint64, textLen int64) (status int64) {
 	}
 	n, err := plan.Most()
 	return done(int64(n), err)
+}
+
+// PlanSteps returns how many steps a plan has for its rank.
+func PlanSteps(text uint64, textLen int64) (status int64) {
+	enter()
+	defer guard(&status)
+	plan, err := planOf(text, textLen)
+	if err == nil {
+		err = plan.Check()
+	}
+	return done(int64(min(plan.Steps(), math.MaxInt64)), err)
 }
 
 // PlanPosition writes how many samples all ranks draw before a step into out,
@@ -109,7 +122,7 @@ func PipeOpen(text uint64, textLen int64) (status int64) {
 		Workers, Ahead, Slots int
 	}
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return fail(err)
+		return fail(fmt.Errorf("pipeline: %w: %w", errs.ErrArgument, err))
 	}
 	cfg := pipeline.Config{Plan: c.Plan.plan(), Step: c.Step, Workers: c.Workers, Ahead: c.Ahead, Slots: c.Slots}
 	for _, s := range c.Streams {

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"fmt"
 	"time"
 
 	"loaderx/gopkg/handle"
@@ -20,7 +21,7 @@ type byHandle struct {
 func (b *byHandle) Gather(r *zrecord.Request, from int, budget time.Duration) (int, error) {
 	store, ref, err := handle.Use[*zrecord.Store](b.table, b.id)
 	if err != nil {
-		return from, err
+		return from, gone(err)
 	}
 	defer ref.Release()
 	return store.Gather(r, from, budget)
@@ -29,8 +30,10 @@ func (b *byHandle) Gather(r *zrecord.Request, from int, budget time.Duration) (i
 func (b *byHandle) Lengths(idxs []int64, signed bool, out []uint32) (int64, error) {
 	store, ref, err := handle.Use[*zrecord.Store](b.table, b.id)
 	if err != nil {
-		return 0, err
+		return 0, gone(err)
 	}
 	defer ref.Release()
 	return store.Lengths(idxs, signed, out)
 }
+
+func gone(err error) error { return fmt.Errorf("its store is not open any more: %w", err) }

@@ -42,7 +42,7 @@ type slot struct {
 	Slot
 	id    int
 	state state
-	words []uint64 // the caller's description, see words.go
+	words []uint64 // the caller's description, see GiveAt
 
 	step    uint64
 	n       int // records
