@@ -26,7 +26,7 @@ class _Buffer:
         start = owner.ctypes.data
         self.at = -start % _ALIGN
         self.address = start + self.at
-        self.rest = getrefcount(self.owner)  # counted in the same way as in `free`
+        self.rest = 0
 
     @property
     def free(self):
@@ -53,7 +53,10 @@ class Memory:
         self._lent = {}
 
     def buffer(self, size):
-        return _Buffer(self._new(size + _ALIGN), size)
+        buffer = _Buffer(self._new(size + _ALIGN), size)
+        # Counted in the same way as in `free`, and not in a frame that refers to it, too.
+        buffer.rest = getrefcount(buffer.owner)
+        return buffer
 
     def exchange(self, stream, old, size):
         """Return a free buffer of at least that size in place of one that is in use."""

@@ -121,9 +121,9 @@ func (l *lane) gather(stream *Stream) error {
 	return err
 }
 
-// fill repeats an element; nil stands for zeros.
+// fill repeats an element; none stands for zeros.
 func fill(dst, element []byte) {
-	if element == nil {
+	if len(element) == 0 {
 		clear(dst)
 		return
 	}

@@ -43,7 +43,7 @@ type Stream struct {
 	// Truncate cuts records of more than Width rows; without it they are an
 	// error.
 	Truncate bool
-	// Filler is the element that Pad fills up with, nil for zeros. Its length
+	// Filler is the element that Pad fills up with, empty for zeros. Its length
 	// divides RowBytes.
 	Filler []byte
 }

@@ -85,7 +85,9 @@ func open(t *testing.T, cfg Config, bytes ...int) *owner {
 	for id := range cfg.Slots {
 		s := Slot{Indices: make([]int64, most)}
 		for _, n := range bytes {
-			s.Buffers = append(s.Buffers, Buffer{Data: make([]byte, n), Aux: make([]int64, most+1)})
+			b := Buffer{Data: make([]byte, n), Aux: make([]int64, most+1)}
+			fill(b.Data, []byte{0xAA}) // what was in the memory must not show
+			s.Buffers = append(s.Buffers, b)
 		}
 		o.slots = append(o.slots, s)
 		o.give(id)

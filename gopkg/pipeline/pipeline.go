@@ -157,7 +157,7 @@ func (p *Pipeline) step(l *lane) {
 		s.state = filling
 		switch {
 		case err != nil:
-			s.blocks, s.left = 0, 0
+			s.blocks, s.claimed, s.left = 0, 0, 0
 			p.fail(s, 0, err)
 		case !l.fits:
 			s.state = starved

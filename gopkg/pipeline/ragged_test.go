@@ -42,7 +42,7 @@ func TestPadToAFixedWidth(t *testing.T) {
 }
 
 func TestPadCutsOrRefusesLongRecords(t *testing.T) {
-	o, p := openRagged(t, Stream{Kind: Pad, Width: 2, Truncate: true}, 4*2*8)
+	o, p := openRagged(t, Stream{Kind: Pad, Width: 2, Truncate: true, Filler: []byte{}}, 4*2*8)
 	for step := range uint64(30) {
 		d := o.batch(step)
 		var all, rows []int64
@@ -125,6 +125,21 @@ func TestSlotsGrowToWhatAStepNeeds(t *testing.T) {
 		if grown == 0 {
 			t.Fatal("no slot had to grow")
 		}
+	}
+}
+
+func TestAStepThatCannotBePlannedFailsInASlotUsedBefore(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		cfg := Config{
+			Plan: plan(40, 1, sampler.Sequential), Workers: workers, Ahead: 1, Slots: 2,
+			Streams: []Stream{{Name: "x", Records: ragged(), Kind: Pad, Width: 4, RowBytes: 8}},
+		}
+		o := open(t, cfg, 4*8)
+		for step := range uint64(4) {
+			o.give(o.batch(step).Slot)
+		}
+		_, err := o.next(4)
+		wantErr(t, "step 4", err, errs.ErrBuffer)
 	}
 }
 
