@@ -8,7 +8,7 @@ import weakref
 
 from .errors import ClosedError
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "failed"]
 
 #: How long `join` waits for a worker that is inside a transform or a slow read.
 _PATIENCE_SECONDS = 2.0
@@ -30,10 +30,12 @@ class Feed:
 
     Parameters
     ----------
-    streams : dict
+    source : object
+        Its ``read(step)`` returns a batch and is called from several threads; ``stop()`` makes
+        those calls end soon, and ``close()`` gives up what they need.
     transform : callable or None
-    sampler : Sampler
-        At the first step to deliver; the feed's own from now on.
+    step, end : int
+        The first step, and the one after the last.
     workers : int
         Threads; 0 makes `take` do the work.
     ahead : int
@@ -48,13 +50,13 @@ class Feed:
         The step that `take` returns next.
     """
 
-    def __init__(self, streams, transform, sampler, workers, ahead):
+    def __init__(self, source, transform, step, end, workers, ahead):
         self.pid = os.getpid()
         self.closed = False
         self.why = "the loader is closed"
-        self.delivered = sampler.step
-        self._recipe = streams, transform
-        self._sampler = sampler
+        self.delivered = self._begun = step
+        self._end = end
+        self._source, self._transform = source, transform
         self._window = max(ahead, workers)
         self._failed = False  # no step is begun after one has failed
         self._ready = {}  # step -> (batch, error)
@@ -76,13 +78,15 @@ class Feed:
     # ---- the consumer's side --------------------------------------------------------------
 
     def take(self):
-        """Return the next step's batch, or stop the feed and raise what the step raised."""
+        """Return the next step's batch, or stop the feed and raise what the step raised.
+
+        Past the last step it raises `StopIteration`.
+        """
         step, batch, error = self._await() if self._threads else self._make_now()
         if error is None:
             return batch
-        self.stop(f"the loader closed itself when step {step} failed with {type(error).__name__}")
-        if hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(f"raised while the loader prepared step {step}")
+        self.stop(failed(step, error))
+        self.release()
         try:
             raise error
         finally:
@@ -90,10 +94,12 @@ class Feed:
 
     def _await(self):
         with self._lock:
-            while not self.closed and self.delivered not in self._ready:
+            while not self.closed and self.delivered not in self._ready and self.delivered < self._end:
                 self._filled.wait(_WAKE_SECONDS)
             if self.closed:
                 raise ClosedError(self.why)
+            if self.delivered >= self._end:
+                raise StopIteration
             step = self.delivered
             batch, error = self._ready[step]
             self.delivered = step + 1  # before the step is forgotten: Ctrl-C may come between
@@ -106,9 +112,9 @@ class Feed:
             if self.closed:
                 raise ClosedError(self.why)
             step = self.delivered
-            if self._sampler.step != step:  # the last attempt was interrupted
-                self._sampler.seek(step)
-            batch, error = self._make(step, self._sampler.next())
+            if step >= self._end:
+                raise StopIteration
+            batch, error = self._make(step)
             if self.closed:
                 raise ClosedError(self.why)
             if error is not None and not isinstance(error, Exception):
@@ -120,31 +126,27 @@ class Feed:
 
     def _work(self):
         """Prepare batches until the feed stops: the body of every thread."""
-        while (ticket := self._ticket()) is not None:
-            step, indices = ticket
-            batch, error = self._make(step, indices)
+        while (step := self._ticket()) is not None:
+            batch, error = self._make(step)
             self._put(step, batch, error)
-            del ticket, indices, batch, error  # not kept while waiting for the next
+            del batch, error  # not kept while waiting for the next
 
     def _ticket(self):
         """Wait for room and return the next step to prepare, or None at the end."""
         with self._lock:
-            while not self.closed and not self._failed:
-                step = self._sampler.step
+            while not self.closed and not self._failed and self._begun < self._end:
+                step = self._begun
                 if step < self.delivered + self._window:
-                    try:
-                        return step, self._sampler.next()
-                    except BaseException as exc:
-                        self._put(step, None, exc)
-                        break
+                    self._begun = step + 1
+                    return step
                 self._room.wait(_IDLE_SECONDS)
         return None
 
-    def _make(self, step, indices):
+    def _make(self, step):
         """Return the batch and None, or None and the error, which belongs to the consumer."""
-        streams, transform = self._recipe
+        source, transform = self._source, self._transform
         try:
-            batch = {name: stream.__getitems__(indices) for name, stream in streams.items()}
+            batch = source.read(step)
             if transform is not None:
                 batch = transform(batch)
             return batch, None
@@ -177,15 +179,21 @@ class Feed:
             if why and not self.closed:
                 self.why = why
             self.closed = True
-            # The recipe too: a transform may refer to the loader, whose finalizer knows this feed.
-            dropped = self._ready, self._recipe
-            self._ready, self._recipe = {}, ({}, None)
+            # The transform too: it may refer to the loader, whose finalizer knows this feed.
+            dropped = self._ready, self._transform
+            self._ready, self._transform = {}, None
             self._filled.notify_all()
             self._room.notify_all()
         del dropped
+        self._source.stop()
+
+    def release(self):
+        """Give up what the source holds, of a stopped feed."""
+        self._source.close()
 
     def join(self, deadline=None):
-        """Wait for the threads of a stopped feed, unless called by one of them."""
+        """Release, and wait for the threads, unless called by one of them."""
+        self.release()
         if self.pid != os.getpid() or threading.current_thread() in self._threads:
             return
         if deadline is None:
@@ -193,6 +201,13 @@ class Feed:
         for thread in self._threads:
             if thread.ident is not None:  # it was started
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def failed(step, error):
+    """Note on an error which step it belongs to, and return why the loader is closed."""
+    if hasattr(error, "add_note"):  # Python 3.11
+        error.add_note(f"raised while the loader prepared step {step}")
+    return f"the loader closed itself when step {step} failed with {type(error).__name__}"
 
 
 _feeds = weakref.WeakSet()

@@ -5,45 +5,71 @@ import threading
 import weakref
 from collections.abc import Mapping
 
+from . import _state
 from ._feed import Feed
+from ._output import Output
+from ._plan import Plan
+from ._ring import Ring
+from ._sources import Direct, EngineSource, PythonSource, engine_takes
+from .collate import Flat, Pad
 from .errors import ArgumentError, ClosedError
-from .sampler import Sampler, _integer
+from .sampler import Mode, _integer
 
 __all__ = ["DataLoader"]
 
+_LAST_STEP = (1 << 63) - 1
+_INDICES = "indices"
+
+#: Batches that the consumer has in hand: the last one and the one that takes its place.
+_HELD = 2
+
 
 class DataLoader:
-    """An endless stream of batches, prepared ahead by threads and delivered in order.
+    """An endless stream of batches, prepared ahead and delivered in order.
 
     A batch is a dict of one array per stream, all for the same records. Which records step k
-    holds depends on (seed, step, batch_size, mode, number of records) alone, never on
-    `num_workers`, `prefetch_size` or which thread is faster.
+    holds depends on (seed, step, batch_size, mode, rank, world_size, number of records) alone,
+    never on `num_workers`, `prefetch_size` or which thread is faster.
 
     Parameters
     ----------
     streams : mapping of str to dataset
-        Each has a length and ``__getitems__(indices)``, which must be safe to call from
-        several threads, as it is for `loaderx.dataset.DenseDataset`. All have one length.
+        A `DenseDataset`, or a `RaggedDataset` in a `loaderx.collate.Pad` or ``Flat``: read by the
+        engine, in Go. Or anything with a length and ``__getitems__(indices)``, which must be safe
+        to call from several threads: then Python threads read all streams. All have one length.
     num_workers : int
-        Threads that read and transform, 0 to 1024. With 0 that happens inside `next`.
+        Threads that read and transform, 0 to 1024. With 0 that happens inside `next`. Without
+        `transform` they are the engine's, and never more than there are processors.
     batch_size : int
-        Records in a batch.
+        Records in a batch, of this rank.
     prefetch_size : int
-        Batches prepared ahead of the consumer, at least 1. Every worker may be at work on one
+        Batches prepared ahead of the consumer, at least 1. Every worker may transform one
         batch, so that up to ``max(prefetch_size, num_workers)`` exist.
     mode : loaderx.sampler.Mode or int
         SEQUENTIAL (0), IID (1) or CYCLIC (2), see `loaderx.sampler.Sampler`.
     seed : int
         Seed of the order.
     transform : callable, optional
-        Takes the batch and returns what `next` returns. Runs in the workers, several batches
-        at once.
+        Takes the batch and returns what `next` returns. Runs in `num_workers` Python threads,
+        several batches at once.
+    rank, world_size : int
+        The part of a distributed run: every step has a global batch of
+        ``world_size * batch_size`` records, and each rank gets its own contiguous part. In CYCLIC
+        mode with fewer records than that, the parts of a cycle differ in size by at most one.
+    step : int
+        The step to begin with.
+    output : {"numpy", "torch", "jax"}
+        The arrays in a batch.
+    pin_memory : bool
+        Page-locked memory for copies to a GPU; with ``output="torch"``.
+    indices : bool
+        Add ``batch["indices"]``, int64: the numbers of the records.
 
     Attributes
     ----------
     streams : dict
         The streams; the loader does not close them.
-    num_workers, batch_size, prefetch_size, mode, seed, transform
+    num_workers, batch_size, prefetch_size, mode, seed, transform, rank, world_size
         As given, `mode` as a `Mode`.
 
     Raises
@@ -55,14 +81,18 @@ class DataLoader:
 
     Notes
     -----
+    Arrays are writable and the consumer's for as long as anything refers to them: other arrays,
+    tensors and views of the same memory, too. After that the memory is used for a later batch,
+    which is what makes loading fast; keeping batches costs new memory and nothing else.
+
     What a transform or a read raises, the matching `next` raises, with its traceback; all
     earlier batches come first. The loader is closed then, as its next batch would not be what
-    the step says.
+    the step says; a new one with ``step=`` goes on.
 
     Safe to use from many threads: each batch goes to one of them. `close` may be called from
     any thread and from the transform. A loader that nobody refers to closes itself, unless its
-    transform refers to it: then close it. In a forked child it goes on at the step it had, with new threads.
-    Pickles as its arguments and that step, if streams and transform can.
+    transform refers to it: then close it. In a forked child it goes on at the step it had, with
+    a new ring. Pickles as its arguments and that step, if streams and transform can.
 
     Examples
     --------
@@ -86,24 +116,72 @@ class DataLoader:
         mode=1,
         seed=42,
         transform=None,
+        *,
+        rank=0,
+        world_size=1,
+        step=0,
+        output="numpy",
+        pin_memory=False,
+        indices=False,
     ):
-        self.streams, length = _checked(streams)
+        self.streams, records = _checked(streams, indices)
         self.num_workers = _integer("num_workers", num_workers, 0, 1024)
-        self.prefetch_size = _integer("prefetch_size", prefetch_size, 1, 1 << 20)
+        self.prefetch_size = _integer("prefetch_size", prefetch_size, 1, 1 << 16)
         if transform is not None and not callable(transform):
             raise ArgumentError(f"transform must be callable or None, got {transform!r}")
         self.transform = transform
-        sampler = Sampler(length, batch_size, mode, seed)
-        self.batch_size, self.mode, self.seed = sampler.batch_size, sampler.mode, sampler.seed
-        self._start(sampler)
+        self.batch_size = _integer("batch_size", batch_size, 1, (1 << 63) - 1)
+        self.mode = Mode(_integer("mode", mode, 0, 2, " (Mode.SEQUENTIAL, IID, CYCLIC)"))
+        self.seed = _integer("seed", seed, -(1 << 63), (1 << 64) - 1)
+        self.world_size = _integer("world_size", world_size, 1, (1 << 31) - 1)
+        self.rank = _integer("rank", rank, 0, self.world_size - 1, f" for world_size {self.world_size}")
+        step = _integer("step", step, 0, _LAST_STEP)
+        self._output = output, bool(pin_memory)
+        self._indices = _INDICES if indices else None
+        plan = Plan(records, self.batch_size, self.mode, self.seed, self.rank, self.world_size)
+        _possible(plan)
+        shown = Output(*self._output)
+        for name, stream in self.streams.items():
+            dtype = getattr(stream.dataset if isinstance(stream, (Pad, Flat)) else stream, "dtype", None)
+            if shown.name != "numpy" and dtype is not None:
+                shown.check(name, dtype)
+        self._prepare()
+        self._start(plan, step, shown)
 
-    def _start(self, sampler):
-        """Begin to prepare batches at the sampler's step."""
-        self._length = sampler.length
-        self._feed = Feed(self.streams, self.transform, sampler, self.num_workers, self.prefetch_size)
-        # The threads know the feed and the feed not the loader, so the loader can be collected.
-        # Not at exit: the feeds see to that themselves.
-        weakref.finalize(self, self._feed.stop).atexit = False
+    def _prepare(self):
+        """Make what neither pickles nor outlives a fork."""
+        self._prints = None
+        self._epochs = weakref.WeakSet()
+
+    def _start(self, plan, step, shown=None):
+        """Begin to prepare batches of a plan at a step."""
+        self._plan = plan
+        self._shown = shown or Output(*self._output)
+        self._front = self._prepared(plan, step)
+        # The front does not know the loader, so the loader can be collected. Not at exit: the
+        # engine and the feeds see to that themselves.
+        self._finalizer = weakref.finalize(self, _drop, self._front)
+        self._finalizer.atexit = False
+
+    def _prepared(self, plan, step):
+        """Return a running front: the object that prepares batches and hands them over."""
+        shown, streams, indices = self._shown, self.streams, self._indices
+        end = plan.steps
+        if not engine_takes(streams):
+            source = PythonSource(streams, plan, shown, indices)
+            return Feed(source, self.transform, step, end, self.num_workers, self.prefetch_size)
+        threads = self.num_workers if self.transform is not None else 0
+        ahead = self.prefetch_size if self.num_workers else 0
+        if threads:
+            ahead = min(ahead, 2)  # the threads have batches of their own in hand
+        workers = self.num_workers
+
+        def make(step):
+            return Ring(streams, plan, step, workers, ahead, threads + _HELD, shown, indices)
+
+        if self.transform is None:
+            return Direct(make, step)
+        return Feed(EngineSource(make(step)), self.transform, step, end, threads, self.prefetch_size)
 
     def __next__(self):
         """Return the next step's batch.
@@ -113,45 +191,145 @@ class DataLoader:
         ClosedError
             The loader was closed, perhaps while this call waited.
         """
-        feed = self._feed
-        if feed.pid != os.getpid():
-            feed = self._restarted(feed)
-        return feed.take()
+        front = self._front
+        if front.pid != os.getpid():
+            front = self._forked(front)
+        return front.take()
 
-    def _restarted(self, old):
-        """Replace the feed of the parent process, whose threads do not exist in this one."""
+    def _forked(self, old):
+        """Replace the front of the parent process, whose threads do not exist in this one."""
         with _restart_lock:
-            if self._feed is old:
+            if self._front is old:
                 if old.closed:
                     raise ClosedError(old.why)
-                self._start(self._sampler(old.delivered))
-            return self._feed
-
-    def _sampler(self, step):
-        sampler = Sampler(self._length, self.batch_size, self.mode, self.seed)
-        sampler.seek(step)
-        return sampler
+                self._finalizer.detach()
+                self._epochs = weakref.WeakSet()
+                self._start(self._plan, old.delivered)
+            return self._front
 
     def __iter__(self):
         return self
 
+    def __bool__(self):
+        return True  # not by the length, which there is none of
+
     def __len__(self):
         raise TypeError("the loader is endless and has no length; take the batches you need, with itertools.islice")
+
+    # ---- position -------------------------------------------------------------------------
+
+    @property
+    def step(self):
+        """The step that `next` returns next."""
+        return self._front.delivered
+
+    def seek(self, step):
+        """Go to a step of the run that these arguments describe, whatever was loaded before.
+
+        Parameters
+        ----------
+        step : int
+            From 0 on. Costs the same wherever it is.
+        """
+        step = _integer("step", step, 0, _LAST_STEP)
+        self._move(self._plan.restarted(), step)
+
+    def state_dict(self):
+        """Return what a new loader needs to go on exactly here, as plain JSON values.
+
+        It holds the step that `next` would return, the same on every rank: batches that were
+        prepared and not delivered are not lost.
+
+        Returns
+        -------
+        dict
+        """
+        return _state.save(self._plan, self._front.delivered, self._fingerprints())
+
+    def load_state_dict(self, state):
+        """Go on where another loader of the same streams, mode and seed was.
+
+        Parameters
+        ----------
+        state : dict
+            From `state_dict`, perhaps by way of JSON. With the same global batch
+            (``world_size * batch_size``) the run continues bit for bit, however it is split. With
+            another one it goes on at the same sample of the global order, and steps keep
+            counting: exactly in SEQUENTIAL and IID mode, and in CYCLIC mode up to the remainder
+            that is dropped at the end of each cycle, whose size depends on the global batch.
+
+        Raises
+        ------
+        ArgumentError
+            The state is of another run; the message says what differs.
+        """
+        step, samples = _state.check(state, self._plan, self._fingerprints())
+        self._move(self._plan.resumed(step, samples), step)
+
+    def _fingerprints(self):
+        if self._prints is None:
+            self._prints = {name: _state.fingerprint(stream) for name, stream in self.streams.items()}
+        return self._prints
+
+    def _move(self, plan, step):
+        with _restart_lock:
+            if self._front.closed:
+                raise ClosedError(self._front.why)
+            if self._front.pid == os.getpid():
+                self._front.stop("the loader went to another step meanwhile")
+                self._front.join()
+            self._finalizer.detach()
+            self._start(plan, step)
+
+    def epoch(self):
+        """Yield one pass over the records in their order, the short last batch included.
+
+        For evaluation. Independent of the endless stream, of `mode` and `step`. The last global
+        batch is split among the ranks as evenly as possible; a rank that would get nothing of
+        it makes one step less.
+
+        Yields
+        ------
+        dict
+            As from `next`, with up to `batch_size` records.
+        """
+        if self.closed:
+            raise ClosedError(self._front.why)
+        return self._pass()
+
+    def _pass(self):
+        front = self._prepared(self._plan.pass_(), 0)
+        self._epochs.add(front)
+        try:
+            while True:
+                try:
+                    batch = front.take()
+                except StopIteration:
+                    return
+                yield batch
+                del batch  # or its memory could not be used for the next
+        finally:
+            _drop(front)
+
+    # ---- the end --------------------------------------------------------------------------
 
     @property
     def closed(self):
         """Whether the loader is closed."""
-        return self._feed.closed
+        return self._front.closed
 
     def close(self):
-        """Stop the threads. Idempotent.
+        """Stop all threads and free the memory that no batch refers to. Idempotent.
 
         A `next` that waits in another thread raises `ClosedError` at once. A transform that is
         still running is not interrupted: it is waited for, but not for more than two
         seconds, and its result is dropped.
         """
-        self._feed.stop()
-        self._feed.join()
+        fronts = [self._front, *self._epochs]
+        for front in fronts:
+            front.stop()
+        for front in fronts:
+            front.join()
 
     def __enter__(self):
         return self
@@ -161,25 +339,44 @@ class DataLoader:
 
     def __getstate__(self):
         if self.closed:
-            raise ClosedError(self._feed.why)
+            raise ClosedError(self._front.why)
         state = self.__dict__.copy()
-        state["_feed"] = self._feed.delivered
+        for name in ("_epochs", "_finalizer", "_prints", "_shown"):
+            del state[name]
+        state["_front"] = self._front.delivered
         return state
 
     def __setstate__(self, state):
-        step = state.pop("_feed")
+        step = state.pop("_front")
         self.__dict__.update(state)
-        self._start(self._sampler(step))
+        self._prepare()
+        self._start(self._plan, step)
 
     def __repr__(self):
-        state = "closed" if self.closed else f"step={self._feed.delivered}"
+        state = "closed" if self.closed else f"step={self._front.delivered}"
+        ranks = f"rank={self.rank}/{self.world_size}, " if self.world_size > 1 else ""
         return (
-            f"DataLoader({list(self.streams)}, records={self._length}, batch_size={self.batch_size}, "
-            f"mode=Mode.{self.mode.name}, seed={self.seed}, num_workers={self.num_workers}, {state})"
+            f"DataLoader({list(self.streams)}, records={self._plan.records}, batch_size={self.batch_size}, "
+            f"mode=Mode.{self.mode.name}, seed={self.seed}, {ranks}num_workers={self.num_workers}, {state})"
         )
 
 
-def _checked(streams):
+def _drop(front):
+    """End a front without waiting for a running transform."""
+    front.stop()
+    front.release()
+
+
+def _possible(plan):
+    """Raise `ArgumentError` for a plan that some rank could not follow; every rank raises alike."""
+    world, records = plan.world_size, plan.records
+    if world * plan.batch_size > (1 << 63) - 1:
+        raise ArgumentError(f"world_size {world} times batch_size {plan.batch_size} is more than 2**63 - 1")
+    if plan.mode == Mode.CYCLIC and records < world:
+        raise ArgumentError(f"{records} records can't be shared by world_size {world}: some ranks would have none")
+
+
+def _checked(streams, indices):
     """Return the streams as a dict, and their length."""
     if not isinstance(streams, Mapping):
         raise ArgumentError(f"streams must be a mapping of names to datasets, got {type(streams).__name__}")
@@ -187,11 +384,16 @@ def _checked(streams):
     if not streams:
         raise ArgumentError("streams is empty; name at least one dataset, as in {'image': dataset}")
     lengths = {}
+    names = [_INDICES] if indices else []
     for name, stream in streams.items():
         missing = [m for m in ("__len__", "__getitems__") if not hasattr(stream, m)]
         if missing:
             raise ArgumentError(f"stream {name!r} ({type(stream).__name__}) has no {' and no '.join(missing)}")
         lengths[name] = len(stream)
+        names += [name, f"{name}{stream.suffix}"] if isinstance(stream, (Pad, Flat)) else [name]
+    twice = sorted({name for name in names if names.count(name) > 1}, key=str)
+    if twice:
+        raise ArgumentError(f"a batch would have two arrays called {twice}; rename a stream")
     empty = [name for name, n in lengths.items() if n == 0]
     if empty:
         raise ArgumentError(f"streams without records: {empty}")

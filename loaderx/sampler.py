@@ -213,7 +213,7 @@ def _integer(name, value, low, high, what=""):
             raise TypeError
         number = _as_int(value)
     except TypeError:
-        raise DtypeError(f"{name} must be an integer, got {value!r} ({type(value).__name__})") from None
+        raise DtypeError(f"{name} must be an integer{what}, got {value!r} ({type(value).__name__})") from None
     if not low <= number <= high:
         raise ArgumentError(f"{name} must be in {low}..{high}{what}, got {number}")
     return number

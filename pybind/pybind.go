@@ -20,6 +20,7 @@ import (
 	"loaderx/gopkg/handle"
 	"loaderx/gopkg/mem"
 	"loaderx/gopkg/osfile"
+	"loaderx/gopkg/pipeline"
 )
 
 var (
@@ -225,18 +226,23 @@ func JobEnd(id, wait int64) (status int64) {
 	return 0
 }
 
-// EngineShutdown cancels every job and waits up to waitMs until no other call
-// and no job runs. It returns 1 when that is so and 0 otherwise.
+// EngineShutdown cancels every job, stops every pipeline and waits up to waitMs
+// until no other call, no job and no pipeline runs. It returns 1 when that is
+// so and 0 otherwise.
 func EngineShutdown(waitMs int64) (status int64) {
 	enter()
 	defer guard(&status)
 	for end := time.Now().Add(time.Duration(waitMs) * time.Millisecond); ; time.Sleep(200 * time.Microsecond) {
 		busy := running.Load() > 1 || table.Closing() > 0
 		table.Each(func(obj io.Closer) {
-			if job, ok := obj.(*handle.Job); ok {
-				job.Cancel()
-				ended, _, _ := job.Wait(0)
+			switch obj := obj.(type) {
+			case *handle.Job:
+				obj.Cancel()
+				ended, _, _ := obj.Wait(0)
 				busy = busy || !ended
+			case *pipeline.Pipeline:
+				obj.Stop()
+				busy = busy || !obj.Stopped()
 			}
 		})
 		if !busy {

@@ -48,14 +48,18 @@ def in_child(work, seconds=20):
     assert status == 0, f"the child ended with wait status {status}"
 
 
+def resident_kib():
+    """Return the resident memory of this process in KiB."""
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
 def used():
     """Return what this process holds: KiB of resident memory, objects of the engine, descriptors."""
     from loaderx import _engine
 
     gc.collect()
-    with open("/proc/self/statm") as f:
-        resident = int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
-    return resident, _engine.check(_engine.lib.NumHandles()), len(os.listdir("/proc/self/fd"))
+    return resident_kib(), _engine.check(_engine.lib.NumHandles()), len(os.listdir("/proc/self/fd"))
 
 
 def assert_no_growth(call, warm_up, count, kib=2048):

@@ -309,7 +309,7 @@ def test_a_child_may_close_or_drop_what_it_never_used():
     held, release = threading.Event(), threading.Event()
 
     def hold():  # as a worker may at that moment
-        with loader._feed._lock:
+        with loader._front._lock:
             held.set()
             release.wait(60)
 

@@ -1,0 +1,129 @@
+"""Ragged records in batches: padded to one length, or flat with the places where they begin.
+
+Wrap a `loaderx.dataset.RaggedDataset` in one of these and pass it to the DataLoader as a stream.
+"""
+
+from operator import index as _as_int
+
+import numpy as np
+
+from .dataset import RaggedDataset
+from .errors import ArgumentError, DtypeError
+
+__all__ = ["Flat", "Pad"]
+
+
+class _Collated:
+    """A ragged stream and the arrays that a batch of it consists of."""
+
+    #: Added to the stream's name, for the name of the second array.
+    suffix = None
+
+    def __init__(self, dataset):
+        if not isinstance(dataset, RaggedDataset):
+            raise DtypeError(f"{type(self).__name__} takes a RaggedDataset, got {type(dataset).__name__}")
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitems__(self, indices):
+        raise NotImplementedError
+
+
+class Pad(_Collated):
+    """Records filled up to the same number of rows.
+
+    A batch of the stream ``x`` is ``x`` of shape ``(batch, rows, *item_shape)`` and ``x_lengths``,
+    int64 of shape ``(batch,)``, with the rows of each record that are its own.
+
+    Parameters
+    ----------
+    dataset : RaggedDataset
+    max_len : int, optional
+        Rows of every record; by default those of the longest in the batch.
+    pad_value : scalar
+        Fills the rows after a record's end.
+    truncate : bool
+        Whether records longer than `max_len` are cut. Otherwise they are an error of their step.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> from loaderx.converter import from_iterator
+    >>> from loaderx.dataloader import DataLoader
+    >>> from loaderx.dataset import RaggedDataset
+    >>> path = tempfile.mkdtemp()
+    >>> from_iterator(path, [np.arange(n, dtype=np.int32) for n in (3, 1, 2)])
+    3
+    >>> with DataLoader({"t": Pad(RaggedDataset(path), pad_value=-1)}, batch_size=3, mode=0) as loader:
+    ...     batch = next(loader)
+    >>> batch["t"]
+    array([[ 0,  1,  2],
+           [ 0, -1, -1],
+           [ 0,  1, -1]], dtype=int32)
+    >>> batch["t_lengths"]
+    array([3, 1, 2])
+    """
+
+    suffix = "_lengths"
+
+    def __init__(self, dataset, max_len=None, pad_value=0, truncate=False):
+        super().__init__(dataset)
+        if max_len is not None:
+            try:
+                max_len = _as_int(max_len)
+            except TypeError:
+                raise DtypeError(f"max_len must be an integer or None, got {max_len!r}") from None
+            if not 1 <= max_len < 1 << 40:
+                raise ArgumentError(f"max_len must be in 1..{(1 << 40) - 1}, got {max_len}")
+        if truncate and max_len is None:
+            raise ArgumentError("truncate=True needs max_len: nothing is longer than the longest record")
+        self.max_len, self.truncate = max_len, bool(truncate)
+        self.pad_value = pad_value
+        # As the engine fills up: the bytes of one element. Zeros are the engine's default.
+        try:
+            element = np.asarray(pad_value).astype(dataset.dtype)
+        except (TypeError, ValueError) as exc:
+            raise ArgumentError(f"pad_value {pad_value!r} is no {dataset.dtype}: {exc}") from None
+        if element.ndim:
+            raise ArgumentError(f"pad_value must be a scalar, got shape {element.shape}")
+        raw = element.tobytes()
+        self._filler = raw if any(raw) else b""
+
+    def __getitems__(self, indices):
+        """Return the padded records and their lengths; for loaders other than ours."""
+        records = self.dataset.__getitems__(indices)
+        if self.truncate:
+            records = [record[: self.max_len] for record in records]
+        lengths = np.array([len(record) for record in records], np.int64)
+        rows = self.max_len or int(lengths.max(initial=0))
+        if lengths.max(initial=0) > rows:
+            raise ArgumentError(f"a record has {lengths.max()} rows, more than the {rows} that records are padded to")
+        element = np.asarray(self.pad_value).astype(self.dataset.dtype)
+        out = np.full((len(records), rows, *self.dataset.item_shape), element, self.dataset.dtype)
+        for place, record in zip(out, records, strict=True):
+            place[: len(record)] = record
+        return out, lengths
+
+
+class Flat(_Collated):
+    """Records one after the other in one array.
+
+    A batch of the stream ``x`` is ``x`` of shape ``(rows of all records, *item_shape)`` and
+    ``x_splits``, int64 of shape ``(batch + 1,)``: record i is ``x[x_splits[i]:x_splits[i + 1]]``.
+
+    Parameters
+    ----------
+    dataset : RaggedDataset
+    """
+
+    suffix = "_splits"
+
+    def __getitems__(self, indices):
+        """Return the rows of all records and where each begins; for loaders other than ours."""
+        records = self.dataset.__getitems__(indices)
+        splits = np.zeros(len(records) + 1, np.int64)
+        np.cumsum([len(record) for record in records], out=splits[1:])
+        empty = np.empty((0, *self.dataset.item_shape), self.dataset.dtype)
+        return np.concatenate([empty, *records]), splits
