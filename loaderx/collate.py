@@ -3,6 +3,7 @@
 Wrap a `loaderx.dataset.RaggedDataset` in one of these and pass it to the DataLoader as a stream.
 """
 
+from abc import ABC, abstractmethod
 from operator import index as _as_int
 
 import numpy as np
@@ -13,7 +14,7 @@ from .errors import ArgumentError, DtypeError
 __all__ = ["Flat", "Pad"]
 
 
-class _Collated:
+class _Collated(ABC):
     """A ragged stream and the arrays that a batch of it consists of."""
 
     #: Added to the stream's name, for the name of the second array.
@@ -27,8 +28,9 @@ class _Collated:
     def __len__(self):
         return len(self.dataset)
 
+    @abstractmethod
     def __getitems__(self, indices):
-        raise NotImplementedError
+        """Return the arrays of a batch."""
 
 
 class Pad(_Collated):

@@ -7,7 +7,11 @@ killed one leaves beside a new store's place is a directory
 
 Memory stays bounded: a block of at most `chunk_bytes` is collected and
 compressed at a time, whatever the size of the source, and a mapped ``.npy``
-larger than the memory converts.
+larger than the memory converts. Beside the block the engine holds at most
+2 MiB for each processor and 4 MiB more; with a dictionary, its sample too.
+
+What interrupts a conversion in its last moment, the final sync, may come after
+the records were published: `len` of the store tells.
 """
 
 import math

@@ -59,7 +59,8 @@ def test_dtypes_come_back_with_their_byte_order(path, name, rng):
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"])
 def test_ml_dtypes_come_back(path, name, python):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    import ml_dtypes
+
     dtype = np.dtype(getattr(ml_dtypes, name))
     array = np.arange(-6, 6).astype(np.float32).reshape(4, 3).astype(dtype)
     from_numpy(path, array)
@@ -193,7 +194,8 @@ def test_other_names_of_the_same_dtype_are_taken(path):
 
 
 def test_records_of_any_kind(path):
-    torch = pytest.importorskip("torch")
+    import torch
+
     sources = [
         [[1, 2], [3]],
         [np.array([1, 2]), np.array([3])],
@@ -210,8 +212,9 @@ def test_records_of_any_kind(path):
 
 
 def test_torch_bfloat16_and_gradients(path):
-    torch = pytest.importorskip("torch")
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    import ml_dtypes
+    import torch
+
     tensor = torch.tensor([[1.5, -2.0]], dtype=torch.bfloat16, requires_grad=True)
     from_iterator(path, [tensor])
     got = back(path, RaggedDataset)[0]

@@ -130,7 +130,8 @@ def test_lists_of_unequal_lengths_are_no_integers(tmp_path):
 
 
 def test_binary_values_of_a_foreign_schema_survive_an_append(tmp_path):
-    msgpack = pytest.importorskip("msgpack")
+    import msgpack
+
     path = tmp_path / "s"
     from_numpy(path, np.zeros(3, np.uint8))
     file = path / "schema.msgpack"

@@ -222,7 +222,8 @@ def test_no_bar_is_drawn_without_a_terminal(path, capfd):
 
 
 def test_a_bar_is_drawn_on_a_terminal_for_long_work(path):
-    pytest.importorskip("tqdm")
+    import tqdm  # noqa: F401 - what is tested uses it
+
     code = """
         import sys, time, numpy as np
         from loaderx.converter import from_iterator

@@ -268,7 +268,6 @@ def in_child(work):
     assert status == 0, f"the child ended with wait status {status}"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("num_workers", [0, 3])
 def test_a_forked_child_goes_on_where_it_was(num_workers, tmp_path):
@@ -290,7 +289,6 @@ def test_a_forked_child_goes_on_where_it_was(num_workers, tmp_path):
         assert take(loader, 16) == want[4:]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_child_may_close_or_drop_what_it_never_used():
     loader = DataLoader({"x": Stream(100)}, 3, 8)

@@ -186,7 +186,8 @@ def test_batches_share_no_memory(dense):
 
 
 def test_torch_collates_a_fetched_batch(dense, array):
-    torch = pytest.importorskip("torch")
+    import torch
+
     batch = torch.utils.data.default_collate(dense.__getitems__([5, 2, -1]))
     np.testing.assert_array_equal(batch.numpy(), array[[5, 2, -1]], strict=True)
     assert [s.shape for s in dense.__getitems__([1, 2])] == [(4, 3)] * 2

@@ -80,13 +80,16 @@ def test_memory_is_used_again(ds):
 
 
 def holders():
+    import jax
+    import torch
+
     yield "view", lambda x: x[3:, ::2]
     yield "memoryview", memoryview
     yield "reshaped", lambda x: x.reshape(-1)[5:]
-    yield "torch", lambda x: pytest.importorskip("torch").from_numpy(x)[1:]
-    yield "dlpack", lambda x: pytest.importorskip("torch").from_dlpack(x)
-    yield "jax", lambda x: pytest.importorskip("jax").device_put(x)
-    yield "jax dlpack", lambda x: pytest.importorskip("jax").dlpack.from_dlpack(x)
+    yield "torch", lambda x: torch.from_numpy(x)[1:]
+    yield "dlpack", lambda x: torch.from_dlpack(x)
+    yield "jax", lambda x: jax.device_put(x)
+    yield "jax dlpack", lambda x: jax.dlpack.from_dlpack(x)
 
 
 @pytest.mark.parametrize("hold", [pytest.param(f, id=name) for name, f in holders()])
@@ -226,8 +229,9 @@ def test_collates_that_are_refused(ragged, ds, make, error, words):
 
 
 def test_torch_batches(ds, rows, tmp_path):
-    torch = pytest.importorskip("torch")
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    import ml_dtypes
+    import torch
+
     half = np.arange(N * 4).reshape(N, 4).astype(ml_dtypes.bfloat16)
     from_numpy(tmp_path / "h", half)
     h = DenseDataset(tmp_path / "h")
@@ -246,7 +250,8 @@ def test_torch_batches(ds, rows, tmp_path):
 
 
 def test_jax_batches(ds, rows):
-    jax = pytest.importorskip("jax")
+    import jax
+
     kept = []
     with DataLoader({"x": ds}, 2, 16, output="jax") as loader:
         for want in itertools.islice(sequence(N, 16), 30):
@@ -263,7 +268,8 @@ def test_outputs_that_are_refused(ds, tmp_path):
         DataLoader({"x": ds}, output="tensorflow")
     with pytest.raises(ArgumentError, match="pin_memory=True needs output='torch'"):
         DataLoader({"x": ds}, pin_memory=True)
-    pytest.importorskip("torch")
+    import torch  # noqa: F401 - what is tested uses it
+
     from_numpy(tmp_path / "s", np.array(["a", "b"]))
     with DenseDataset(tmp_path / "s") as text, pytest.raises(DtypeError, match="stream 'x': torch has no dtype"):
         DataLoader({"x": text}, output="torch")

@@ -269,7 +269,6 @@ def test_many_threads_share_the_steps():
     assert sampler.step == 20_000
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_goes_on_where_it_was():
     sampler = Sampler(1000, 300, Mode.IID, 7)

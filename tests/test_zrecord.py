@@ -90,7 +90,8 @@ def test_too_few_samples_for_a_dictionary_are_an_error_that_leaves_the_store_usa
 
 
 def test_any_contiguous_buffer_is_taken(tmp_path):
-    torch = pytest.importorskip("torch")
+    import torch
+
     data = np.arange(24, dtype=np.int32)
     sources = [data, data.reshape(2, 12), data.tobytes(), bytearray(data), memoryview(data), torch.from_numpy(data)]
     with Zrecord(tmp_path, mode="x") as store:
