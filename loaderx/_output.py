@@ -64,7 +64,9 @@ class Output:
         if array.dtype.type.__module__ == "ml_dtypes":
             # torch's names of these types are the same as those of ml_dtypes.
             dtype = getattr(torch, array.dtype.name)
-            return torch.from_numpy(array.view(f"u{array.dtype.itemsize}" if array.dtype.itemsize == 1 else "i2")).view(dtype)
+            return torch.from_numpy(array.view(f"u{array.dtype.itemsize}" if array.dtype.itemsize == 1 else "i2")).view(
+                dtype
+            )
         return torch.from_numpy(array)
 
     def batch(self, entries):

@@ -114,10 +114,7 @@ class Slot:
     @property
     def free(self):
         """Whether nothing refers to any of the memory."""
-        for buffer, _word in self._buffers.values():
-            if getrefcount(buffer.owner) != buffer.rest:
-                return False
-        return True
+        return all(getrefcount(buffer.owner) == buffer.rest for buffer, _word in self._buffers.values())
 
     def renew(self):
         """Leave the memory that is in use to those who use it, and take other."""

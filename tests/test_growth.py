@@ -1,12 +1,15 @@
 """Millions of calls leave the process as it was, and its end is quiet."""
 
 import os
+from functools import cache
 
 import numpy as np
 import pytest
 
 from loaderx import _engine, errors
+from loaderx._plan import Plan
 from loaderx.converter import from_numpy
+from loaderx.dataloader import DataLoader
 from loaderx.dataset import DenseDataset
 from loaderx.sampler import Sampler
 from tests.processes import rss_kib, run_python
@@ -24,6 +27,12 @@ def store(rows, tmp_path_factory):
     return path
 
 
+@cache
+def loader_of(ds):
+    """Return the loader of the calls below; it ends with its dataset."""
+    return DataLoader({"x": ds}, 1, 4)
+
+
 @pytest.mark.parametrize(
     "name, call",
     [
@@ -32,6 +41,9 @@ def store(rows, tmp_path_factory):
         ("length", len),
         ("sampler", lambda ds: Sampler(1000, 4, 2).next()),
         ("lengths", lambda ds: ds.store.lengths([1, 2])),
+        ("plan", lambda ds: Plan(1000, 4).indices(3)),
+        ("position", lambda ds: Plan(1000, 4, 2).position(3)),
+        ("loader", lambda ds: next(loader_of(ds))),
     ],
 )
 def test_good_calls_do_not_grow_the_process(store, name, call):

@@ -168,7 +168,7 @@ def test_a_damaged_record_fails_its_own_step(tmp_path, num_workers, transform):
         loader = DataLoader({"pictures": damaged}, num_workers, 4, mode=0, transform=transform)
         for k in range(5):
             np.testing.assert_array_equal(next(loader)["pictures"], values[4 * k : 4 * k + 4])
-        with pytest.raises(CorruptRecordError, match='step 5: stream "pictures": .*record 23'):
+        with pytest.raises(CorruptRecordError, match=r'step 5: stream "pictures": .*record 23'):
             next(loader)
         assert loader.closed
         with DataLoader({"pictures": damaged}, num_workers, 4, mode=0, step=6) as onward:

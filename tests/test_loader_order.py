@@ -85,7 +85,9 @@ def test_an_epoch_has_every_record_once_in_order(stores, n, world, transform):
     for batch in BATCHES:
         steps = {}
         for rank in range(world):
-            loader = DataLoader({"x": stores[n]}, 2, batch, transform=transform, rank=rank, world_size=world, indices=True)
+            loader = DataLoader(
+                {"x": stores[n]}, 2, batch, transform=transform, rank=rank, world_size=world, indices=True
+            )
             for step, got in enumerate(loader.epoch()):
                 steps.setdefault(step, []).append(numbers(got))
             loader.close()

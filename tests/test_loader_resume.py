@@ -81,7 +81,10 @@ def test_stops_at_random_steps_resume_in_a_new_process(path, ds, python, tmp_pat
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_load_then_save_gives_the_same_state(ds, mode):
     for step in (0, 1, 61, 62, 124):  # ends of cycles among them
-        with DataLoader({"x": ds}, 2, 16, mode=mode, step=step) as one, DataLoader({"x": ds}, 0, 16, mode=mode) as other:
+        with (
+            DataLoader({"x": ds}, 2, 16, mode=mode, step=step) as one,
+            DataLoader({"x": ds}, 0, 16, mode=mode) as other,
+        ):
             state = json.loads(json.dumps(one.state_dict()))
             other.load_state_dict(state)
             assert other.state_dict() == state

@@ -230,7 +230,10 @@ def test_torch_batches(ds, rows, tmp_path):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     half = np.arange(N * 4).reshape(N, 4).astype(ml_dtypes.bfloat16)
     from_numpy(tmp_path / "h", half)
-    with DenseDataset(tmp_path / "h") as h, DataLoader({"x": ds, "h": h}, 2, 16, output="torch", indices=True) as loader:
+    with (
+        DenseDataset(tmp_path / "h") as h,
+        DataLoader({"x": ds, "h": h}, 2, 16, output="torch", indices=True) as loader,
+    ):
         kept = []
         for want in itertools.islice(sequence(N, 16), 30):
             batch = next(loader)
