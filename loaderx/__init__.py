@@ -6,6 +6,7 @@ The public names live in their modules:
 ``loaderx.converter``       ``from_numpy``, ``from_iterator``: write a store
 ``loaderx.dataset``         ``DenseDataset``, ``RaggedDataset``, ``pad``: read it
 ``loaderx.dataloader``      ``DataLoader``: endless, shuffled, ordered batches
+``loaderx.collate``         ``Pad``, ``Flat``: ragged records in its batches
 ``loaderx.sampler``         ``Sampler``, ``Mode``: which records make up a step
 ``loaderx.zrecord``         ``Zrecord``: the store of byte records beneath
 ``loaderx.errors``          every exception class

@@ -14,6 +14,8 @@ MEASURE = """
     from loaderx import errors
     from loaderx.converter import from_numpy
     from loaderx.dataset import DenseDataset
+    from loaderx._plan import Plan
+    from loaderx.dataloader import DataLoader
     from loaderx.sampler import Sampler
     from loaderx.zrecord import Zrecord
     from tests.processes import assert_no_growth
@@ -42,10 +44,16 @@ def measure(code, *args):
         "lambda: Sampler(1000, 4, 2).next()",
         "lambda: ds.store.lengths([1, 2])",
         "lambda: ds.store.stats()",
+        "lambda: Plan(1000, 4).indices(3)",
+        "lambda: Plan(1000, 4, 2).position(3)",
+        "lambda: next(loader)",
     ],
 )
 def test_good_calls_do_not_grow_the_process(store, call):
-    measure(f"ds = DenseDataset(path)\nassert_no_growth({call}, 5000, 100_000)", store)
+    measure(
+        f"ds = DenseDataset(path)\nloader = DataLoader({{'x': ds}}, 1, 4)\nassert_no_growth({call}, 5000, 100_000)",
+        store,
+    )
 
 
 def test_failing_calls_do_not_grow_the_process(store):

@@ -69,8 +69,6 @@ func TestCloseWaitsForAConsumerThatHelps(t *testing.T) {
 func TestCloseWakesAConsumerThatWaits(t *testing.T) {
 	o, g := gated(t, 1)
 	g.wait(t)
-	cfg := o.p.cfg
-	cfg.Ahead = 0
 	done := make(chan error)
 	go func() {
 		for {

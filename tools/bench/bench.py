@@ -9,9 +9,19 @@ from .case import Case
 from .peers.install import LOADERX_VERSION, loaderx_folder
 from .peers.process import PeerProcess, PeerUnavailable
 
-__all__ = ["LOADERX", "Bench"]
+__all__ = ["ARRAY_LOADERS", "LOADERX", "Bench"]
 
 LOADERX = f"loaderx {LOADERX_VERSION}"
+
+#: Loaders of other packages: name, version and what else they need. Those without a version come
+#: from this environment.
+ARRAY_LOADERS = {
+    "torch": (None, ()),
+    "grain": ("0.2.18", ()),
+    "webdataset": ("1.0.2", ()),
+    # Without its own list of requirements, which holds torch and the clients of every cloud.
+    "litdata": ("0.2.76", ("lightning-utilities", "boto3", "obstore", "requests", "filelock", "tifffile")),
+}
 
 
 class Bench:
@@ -43,6 +53,18 @@ class Bench:
             case.skip(LOADERX, str(error))
             return
         peer.enter(case, LOADERX, peer_case, **args)
+
+    def enter_array_loaders(self, case: Case, **args: object) -> None:
+        """Enter the other packages' loaders into `case`, or say there why one is left out."""
+        for name, (version, needs) in ARRAY_LOADERS.items():
+            try:
+                path = [folder_of(name, version, self._peers, f"BENCH_{name.upper()}", needs)] if version else []
+            except PeerUnavailable as error:
+                case.skip(name, str(error))
+                continue
+            peer = PeerProcess("tools.bench.peers.array_loaders", path)
+            case.on_close(peer.close)
+            peer.enter(case, name, name, **args)
 
     def close(self) -> None:
         """End the peers."""

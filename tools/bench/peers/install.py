@@ -21,7 +21,7 @@ def loaderx_folder(below: Path) -> Path:
     return folder_of("loaderx", LOADERX_VERSION, below, "LOADERX_ORACLE")
 
 
-def folder_of(package: str, version: str, below: Path, override: str) -> Path:
+def folder_of(package: str, version: str, below: Path, override: str, needs: tuple[str, ...] = ()) -> Path:
     """Return a directory from which `package` of that version can be imported, installed on demand.
 
     Parameters
@@ -32,6 +32,8 @@ def folder_of(package: str, version: str, below: Path, override: str) -> Path:
         Where installed peers are kept.
     override : str
         Environment variable that names a directory to use instead.
+    needs : tuple of str, optional
+        Install these beside it, and not what the package itself asks for.
 
     Raises
     ------
@@ -50,12 +52,14 @@ def folder_of(package: str, version: str, below: Path, override: str) -> Path:
     # Installed beside its place and renamed: an interrupted download must not look like a peer.
     scratch = Path(tempfile.mkdtemp(prefix=f"{package}-", dir=below))
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input"]
-    command += ["--disable-pip-version-check", "--target", str(scratch), f"{package}=={version}"]
+    command += ["--disable-pip-version-check", "--target", str(scratch)]
+    parts = [[*needs], ["--no-deps", f"{package}=={version}"]] if needs else [[f"{package}=={version}"]]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        if done.returncode != 0:
-            last = (done.stderr.strip() or "no message").splitlines()[-1]
-            raise PeerUnavailable(f"pip could not install {package}=={version}: {last}")
+        for part in parts:
+            done = subprocess.run([*command, *part], capture_output=True, text=True, timeout=600)
+            if done.returncode != 0:
+                last = (done.stderr.strip() or "no message").splitlines()[-1]
+                raise PeerUnavailable(f"pip could not install {package}=={version}: {last}")
         try:
             scratch.rename(target)
         except OSError:
