@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from .case import Case
-from .peers.install import LOADERX_VERSION, loaderx_folder
+from .peers.install import LOADERX_VERSION, folder_of, loaderx_folder
 from .peers.process import PeerProcess, PeerUnavailable
 
 __all__ = ["ARRAY_LOADERS", "LOADERX", "Bench"]
