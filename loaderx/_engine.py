@@ -79,9 +79,11 @@ def _load():
         if isinstance(lib, _NotLoaded):
             module = load_copy(_generation) if _generation else load_first()
             loaded = _Library(module)
-            loaded.EngineInit(_generation)
             if not _classes:
                 _classes.update(_pair(loaded))
+            status = loaded.EngineInit(_generation)
+            if status < 0:
+                raise _exception(-status, loaded)
             lib = loaded
         return lib
 
@@ -165,9 +167,9 @@ def check(status):
     return status
 
 
-def _exception(ticket):
+def _exception(ticket, library=None):
     """Fetch the error of a ticket and make the exception that stands for it."""
-    raw = text(lib.TakeError, ticket)
+    raw = text((library or lib).TakeError, ticket)
     if not raw:
         return errors.EngineError(f"the engine failed and its message (number {ticket}) was lost")
     info = json.loads(raw)

@@ -274,6 +274,30 @@ def test_a_failed_append_to_a_store_publishes_nothing(tmp_path):
             assert len(ds) == 5
 
 
+def test_a_process_without_descriptors_can_try_again():
+    run_python("""
+        import os, resource
+        from loaderx import _engine
+        from loaderx.errors import ZrecordError
+        taken = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        try:
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        failures = 0
+        while True:
+            try:
+                assert _engine.lib.NumHandles() == 0
+                break
+            except (OSError, ImportError, ZrecordError):
+                failures += 1
+                os.close(taken.pop())
+        assert 0 < failures < 20
+    """)
+
+
 def test_few_descriptors_are_an_error_not_the_end():
     run_python("""
         import os, resource, tempfile
