@@ -80,7 +80,9 @@ class OpenStore:
             with self._lock:
                 self._check_open()
                 if self._mode is not None:
-                    raise ReadOnlyError(f"{self._where} was opened with mode={self._mode!r}; use 'a' to append")
+                    raise ReadOnlyError(
+                        f"{self._where} was opened with mode={self._mode!r}; open it with 'r+' to change it"
+                    )
                 if not self._writes:
                     reader = self._handle
                     self._open(_APPEND_OR_CREATE)

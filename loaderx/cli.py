@@ -10,7 +10,9 @@
 
 The exit status is 0 when all is well, 1 when bad records were found or the
 command failed, 2 when it was called wrongly, and 130 after Ctrl-C. With
-``--json`` the one line on standard output is JSON, also for an error.
+``--json`` the one line on standard output is JSON, also for an error of the
+command; numbers that JSON lacks (NaN, infinities) are null in it, complex ones
+pairs, dates and durations text.
 """
 
 import argparse
@@ -45,7 +47,10 @@ def main(argv=None):
     -------
     int
     """
+    if sys.stdout is None:  # closed by whoever started this
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     args = _parser().parse_args(argv)
+    status = _OK
     try:
         result, status = args.run(args)
         if result is not None:
@@ -55,15 +60,27 @@ def main(argv=None):
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has seen enough. Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _OK
+        _silence()
+        return status  # whoever read the output has seen enough; what was found stays found
     except (ZrecordError, OSError, ValueError) as error:
-        if args.json:
-            print(json.dumps({"error": str(error), "kind": type(error).__name__}))
-        else:
-            print(f"loaderx: {error}", file=sys.stderr)
+        _report(error, args.json)
         return _BAD
+
+
+def _report(error, as_json):
+    """Say why the command failed, if anybody can still be told."""
+    try:
+        if as_json:
+            print(json.dumps({"error": str(error), "kind": type(error).__name__}), flush=True)
+        else:
+            print(f"loaderx: {error}", file=sys.stderr, flush=True)
+    except OSError:
+        _silence()
+
+
+def _silence():
+    """Send what is left of standard output nowhere: Python would complain when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser():
@@ -177,11 +194,23 @@ def _cat(args):
         values = record.view(dtypes.from_name(schema["dtype"]))
         shape = schema["item_shape"] if schema["kind"] == "dense" else [-1, *schema["item_shape"]]
         values = values.reshape(shape)
-    if args.text:
+    if not args.json:
         print(values)
         return None, _OK
     result = {"index": index, "bytes": record.nbytes, "dtype": str(values.dtype), "shape": list(values.shape)}
-    return {**result, "values": values.tolist()}, _OK
+    return {**result, "values": _plain(values)}, _OK
+
+
+def _plain(values):
+    """Return an array as nested lists of what JSON has."""
+    if values.dtype.kind in "mMSU":
+        return values.astype(str).tolist()
+    if values.dtype.kind == "c":
+        values = np.stack([values.real, values.imag], axis=-1)
+    if values.dtype.kind in "biu":
+        return values.tolist()
+    numbers = values.astype(np.float64)
+    return np.where(np.isfinite(numbers), numbers.astype(object), None).tolist()
 
 
 def _convert(args):

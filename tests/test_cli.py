@@ -189,3 +189,44 @@ def test_the_console_command_is_declared():
     # tomllib comes with Python 3.11 only.
     text = (ROOT / "pyproject.toml").read_text()
     assert '[project.scripts]\nloaderx = "loaderx.cli:main"\n' in text
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        (np.array([[1.5, np.nan], [np.inf, -2]]), [1.5, None]),
+        (np.array([1 + 2j, 3 - 4j]), [1.0, 2.0]),
+        (np.array(["2026-01-02", "2026-01-03"], "M8[D]"), "2026-01-02"),
+        (np.array([True, False]), True),
+        (np.array(["ab", "c"]), "ab"),
+    ],
+)
+def test_values_are_json_whatever_their_dtype(tmp_path, run, values, shown):
+    from_numpy(tmp_path / "v", values)
+    status, out, err = run("cat", tmp_path / "v", 0, "--json", "--text")
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    got = json.loads(out, parse_constant=refuse)["values"]
+    assert status == 0 and err == "" and got == shown
+
+
+def test_a_reader_that_stops_does_not_hide_what_was_found(tmp_path):
+    from_numpy(tmp_path / "s", np.arange(50_000), codec="zstd")
+    with open(tmp_path / "s" / "0.zr", "r+b") as f:
+        f.truncate(1000)
+    command = [sys.executable, "-m", "loaderx.cli", "verify", str(tmp_path / "s")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as child:
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait(60) == 1
+
+
+@pytest.mark.parametrize("redirection", ["> /dev/full", ">&-"])
+@pytest.mark.parametrize("options", ["", "--json"])
+def test_an_output_that_takes_nothing_is_no_traceback(tmp_path, redirection, options):
+    command = f"{sys.executable} -m loaderx.cli info {options} {tmp_path / 'missing'} {redirection}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 1 and "Traceback" not in done.stderr

@@ -206,7 +206,7 @@ def test_values_that_are_refused(args, words):
     "args", [(True, 4, 1), (10.0, 4, 1), ("10", 4, 1), (10, None, 1), (10, 4, True), (10, 4, "iid"), (10, 4, 1, 0.5)]
 )
 def test_types_that_are_refused(args):
-    with pytest.raises(TypeError, match="must be an integer, got") as caught:
+    with pytest.raises(TypeError, match=r"must be an integer.*, got") as caught:
         Sampler(*args)
     assert isinstance(caught.value, DtypeError)
     assert caught.value.__context__ is None or caught.value.__suppress_context__
