@@ -3,12 +3,9 @@
 import copy
 import gc
 import itertools
-import os
 import pickle
-import signal
 import threading
 import time
-import traceback
 import weakref
 
 import numpy as np
@@ -19,6 +16,7 @@ from loaderx.dataloader import DataLoader
 from loaderx.dataset import DenseDataset
 from loaderx.errors import ClosedError
 from loaderx.sampler import Sampler
+from tests.processes import in_child
 
 
 class Stream:
@@ -249,23 +247,6 @@ def test_ctrl_c_while_next_waits(interrupted):
 
 
 # ---- forks and pickles --------------------------------------------------------------------
-
-
-def in_child(work):
-    """Run work in a forked child under an alarm."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            signal.alarm(20)
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    assert status == 0, f"the child ended with wait status {status}"
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
