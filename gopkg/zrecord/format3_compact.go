@@ -26,6 +26,7 @@ const (
 // moves down and never onto bytes of one that has not moved yet. FORMAT.md has
 // the protocol.
 func (w *writer3) compact(ctx context.Context, progress func(done, total int64)) error {
+	defer w.files.runs.forget()
 	var p *packing3
 	if err := mem.Guard(func() (err error) {
 		p, err = w.plan()

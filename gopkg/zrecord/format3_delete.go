@@ -5,6 +5,7 @@ import "slices"
 // remove plans all holes first: a record that moves into one may have come
 // from the place of an earlier hole.
 func (w *writer3) remove(falling []int64) error {
+	defer w.files.runs.forget()
 	before := w.committed
 	after := before
 	sources := make([]int64, len(falling)) // whose entry a hole takes
