@@ -228,7 +228,8 @@ class RaggedDataset(StoreView):
         -------
         ndarray of int64, shape (n,)
         """
-        return self._row_counts(self._rows(indices))
+        rows = self._rows(indices)
+        return self._row_counts(rows, self._wrap(rows))
 
     def _rows(self, indices):
         rows, shape = select(indices, self)
@@ -236,9 +237,12 @@ class RaggedDataset(StoreView):
             raise RecordIndexError(f"a ragged dataset takes indices of one dimension, got shape {shape}")
         return rows
 
-    def _row_counts(self, rows):
-        signed = rows.dtype.kind == "i"
-        sizes = self._store._lengths(rows, signed).astype(np.int64)
+    def _wrap(self, rows):
+        """Return the length that negative row numbers count from: one for all calls about them."""
+        return len(self) if rows.dtype.kind == "i" else 0
+
+    def _row_counts(self, rows, wrap):
+        sizes = self._store._lengths(rows, wrap).astype(np.int64)
         counts, rest = np.divmod(sizes, max(1, self._row_bytes))
         if rest.any():
             at = int(np.flatnonzero(rest)[0])
@@ -249,14 +253,14 @@ class RaggedDataset(StoreView):
         return counts
 
     def _batch(self, rows):
-        counts = self._row_counts(rows)
+        wrap = self._wrap(rows)
+        counts = self._row_counts(rows, wrap)
         ends = np.cumsum(counts)
         total = int(ends[-1]) if ends.size else 0
         starts = ends - counts
         values, address = self._buffer((total, *self.item_shape))
         offsets = starts * self._row_bytes
-        signed = rows.dtype.kind == "i"
-        self._store._gather(_engine.address(rows), rows.size, signed, address, values.nbytes, _engine.address(offsets))
+        self._store._gather(_engine.address(rows), rows.size, wrap, address, values.nbytes, _engine.address(offsets))
         return [values[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def __iter__(self):

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from loaderx import _schema
+from loaderx import _engine, _schema
 from loaderx.converter import from_iterator, from_numpy
 from loaderx.dataset import DenseDataset, RaggedDataset, pad
 from loaderx.errors import (
@@ -390,6 +390,49 @@ def test_threads_read_one_dataset(dense, ragged, array, records, rng):
     for thread in threads:
         thread.join(60)
     assert failures == []
+
+
+def test_negative_numbers_count_from_one_length_while_the_store_grows(tmp_path, monkeypatch):
+    path = tmp_path / "ragged"
+    from_iterator(path, [np.arange(3), np.arange(5)])
+    with Zrecord(path, mode="a") as writer, RaggedDataset(path) as ragged:
+        lengths = type(ragged._store)._lengths
+
+        def then_append(store, rows, wrap):
+            found = lengths(store, rows, wrap)
+            writer.append(np.arange(900), [0])
+            writer.sync()
+            return found
+
+        monkeypatch.setattr(type(ragged._store), "_lengths", then_append)
+        assert ragged[-1].tolist() == [0, 1, 2, 3, 4]
+        monkeypatch.undo()
+        assert len(ragged[-1]) == 900
+
+    path = tmp_path / "dense"
+    from_numpy(path, np.arange(10))
+    with Zrecord(path, mode="a") as writer, DenseDataset(path) as dense:
+        calls = []
+
+        class Slow:
+            """An engine that returns before the gather is done, as it does after 50 ms."""
+
+            def __getattr__(self, name):
+                return getattr(engine, name)
+
+            def ZrGatherDense(self, handle, idxs, n, wrap, start, *rest):
+                calls.append(start)
+                done = engine.ZrGatherDense(handle, idxs, min(n, start + 2), wrap, start, *rest)
+                writer.append(np.array([10 + len(calls)]), [0])
+                writer.sync()
+                return done
+
+        engine = _engine.lib
+        monkeypatch.setattr(_engine, "lib", Slow())
+        batch = dense[np.full(7, -1)]
+        monkeypatch.undo()
+        assert len(calls) > 4
+        assert len(set(batch.tolist())) == 1 and batch[0] in (9, 11)
 
 
 def test_a_store_without_write_permission_opens(dense, array):

@@ -105,7 +105,7 @@ func (p *part) ragged(stream *Stream, idxs []int64, aux []int64) (each int64, er
 		p.lens, p.offs = make([]uint32, n), make([]uint64, n)
 	}
 	p.lens, p.offs = p.lens[:n], p.offs[:n]
-	if _, err := stream.Records.Lengths(idxs, false, p.lens); err != nil {
+	if _, err := stream.Records.Lengths(idxs, 0, p.lens); err != nil {
 		return 0, err
 	}
 	if len(aux) < n+1 {

@@ -19,7 +19,7 @@ const (
 	blockBytes = 64 << 10 // about what a block writes
 	// From about this many bytes on a second goroutine pays for being woken:
 	// plain copies, and records that must be decoded.
-	shareRaw        = 192 << 10
+	shareRaw        = 384 << 10
 	shareCompressed = 32 << 10
 )
 
@@ -46,9 +46,12 @@ func (s *Store) Gather(r *Request, from int, budget time.Duration) (next int, er
 	if err := r.check(); err != nil {
 		return from, fmt.Errorf("gather: %w", err)
 	}
+	if r.Wrap, err = wrapOf(r.Wrap, length); err != nil {
+		return from, fmt.Errorf("gather: %w", err)
+	}
 	// Going on, it is enough that each block checks its own again.
 	if from == 0 {
-		if err := checkIndices(r.Idxs, 0, r.Signed, length, s.path); err != nil {
+		if err := checkIndices(r.Idxs, 0, r.Wrap, length, s.path); err != nil {
 			return from, fmt.Errorf("gather: %w", err)
 		}
 	}
@@ -220,7 +223,7 @@ func (s *Store) explainFault(idxs []int64, fault error) error {
 func (g *gather) block(l *lane, end int) error {
 	at := l.at
 	l.idxs = l.room[:end-at]
-	if err := resolve(l.idxs, g.req.Idxs[at:end], at, g.req.Signed, g.length, g.store.path); err != nil {
+	if err := resolve(l.idxs, g.req.Idxs[at:end], at, g.req.Wrap, g.length, g.store.path); err != nil {
 		return err
 	}
 	if g.req.Offsets == nil {
