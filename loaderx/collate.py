@@ -8,6 +8,7 @@ from operator import index as _as_int
 
 import numpy as np
 
+from . import dtypes
 from .dataset import RaggedDataset
 from .errors import ArgumentError, DtypeError
 
@@ -27,6 +28,12 @@ class _Collated(ABC):
 
     def __len__(self):
         return len(self.dataset)
+
+    def _reading(self, bits):
+        """Return the same collate of a view of its dataset that reads bits."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, dataset=bits)
+        return made
 
     @abstractmethod
     def __getitems__(self, indices):
@@ -85,12 +92,13 @@ class Pad(_Collated):
         self.pad_value = pad_value
         # As the engine fills up: the bytes of one element. Zeros are the engine's default.
         try:
-            element = np.asarray(pad_value).astype(dataset.dtype)
+            if np.ndim(pad_value):
+                raise ArgumentError(f"pad_value must be a scalar, got shape {np.shape(pad_value)}")
+            raw = dtypes.element_bytes(pad_value, dataset.dtype_name)
+        except ArgumentError:
+            raise
         except (TypeError, ValueError) as exc:
-            raise ArgumentError(f"pad_value {pad_value!r} is no {dataset.dtype}: {exc}") from None
-        if element.ndim:
-            raise ArgumentError(f"pad_value must be a scalar, got shape {element.shape}")
-        raw = element.tobytes()
+            raise ArgumentError(f"pad_value {pad_value!r} is no {dtypes.shown(dataset.dtype_name)}: {exc}") from None
         self._filler = raw if any(raw) else b""
 
     def __getitems__(self, indices):
@@ -102,7 +110,7 @@ class Pad(_Collated):
         rows = self.max_len or int(lengths.max(initial=0))
         if lengths.max(initial=0) > rows:
             raise ArgumentError(f"a record has {lengths.max()} rows, more than the {rows} that records are padded to")
-        element = np.asarray(self.pad_value).astype(self.dataset.dtype)
+        element = np.frombuffer(self._filler or bytes(self.dataset.itemsize), self.dataset.dtype)
         out = np.full((len(records), rows, *self.dataset.item_shape), element, self.dataset.dtype)
         for place, record in zip(out, records, strict=True):
             place[: len(record)] = record

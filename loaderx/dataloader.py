@@ -140,13 +140,8 @@ class DataLoader:
         self._indices = _INDICES if indices else None
         plan = Plan(records, self.batch_size, self.mode, self.seed, self.rank, self.world_size)
         _possible(plan)
-        shown = Output(*self._output)
-        for name, stream in self.streams.items():
-            dtype = getattr(stream.dataset if isinstance(stream, (Pad, Flat)) else stream, "dtype", None)
-            if shown.name != "numpy" and dtype is not None:
-                shown.check(name, dtype)
         self._prepare()
-        self._start(plan, step, shown)
+        self._start(plan, step, Output(*self._output))
 
     def _prepare(self):
         """Make what neither pickles nor outlives a fork."""
@@ -157,6 +152,7 @@ class DataLoader:
         """Begin to prepare batches of a plan at a step."""
         self._plan = plan
         self._shown = shown or Output(*self._output)
+        self._sources = self._shown.sources(self.streams)
         self._front = self._prepared(plan, step)
         # The front does not know the loader, so the loader can be collected. Not at exit: the
         # engine and the feeds see to that themselves.
@@ -165,7 +161,7 @@ class DataLoader:
 
     def _prepared(self, plan, step):
         """Return a running front: the object that prepares batches and hands them over."""
-        shown, streams, indices = self._shown, self.streams, self._indices
+        shown, streams, indices = self._shown, self._sources, self._indices
         end = plan.steps
         if not engine_takes(streams):
             source = PythonSource(streams, plan, shown, indices)
@@ -268,7 +264,7 @@ class DataLoader:
 
     def _fingerprints(self):
         if self._prints is None:
-            self._prints = {name: _state.fingerprint(stream) for name, stream in self.streams.items()}
+            self._prints = {name: _state.fingerprint(stream) for name, stream in self._sources.items()}
         return self._prints
 
     def _move(self, plan, step):
@@ -341,7 +337,7 @@ class DataLoader:
         if self.closed:
             raise ClosedError(self._front.why)
         state = self.__dict__.copy()
-        for name in ("_epochs", "_finalizer", "_prints", "_shown"):
+        for name in ("_epochs", "_finalizer", "_prints", "_shown", "_sources"):
             del state[name]
         state["_front"] = self._front.delivered
         return state
