@@ -32,7 +32,10 @@ class PythonSource:
 
     def read(self, step):
         """Return the batch of a step."""
-        indices = self._plan.indices(step)
+        return self.gathered(self._plan.indices(step))
+
+    def gathered(self, indices):
+        """Return the batch of the records with these numbers."""
         batch = {}
         for name, stream in self._streams.items():
             got = stream.__getitems__(indices)
