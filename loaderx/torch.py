@@ -69,6 +69,9 @@ class IterableLoader(IterableDataset):
     `seek` before it, and count the batches for ``state_dict(step=...)``. The ``StatefulDataLoader``
     of torchdata counts them itself: it saves and loads the states of the copies.
 
+    To begin, torch's loader draws a number from torch's global generator, which shifts what a model
+    draws after a resume: give it a ``generator=`` of its own, or iterate over this object.
+
     Pickles, to worker processes under fork, spawn and forkserver, as its arguments and its step.
 
     Examples

@@ -109,7 +109,7 @@ CODE = """
         streams = {name: DenseDataset(f"{path}/{name}") for name in "xyh"}
         loader = IterableLoader(streams, batch_size=16, mode=0, transform=halved, step=1)
         assert next(iter(loader))["y"][0] == 16  # the engine is in use in this process
-        options = dict(num_workers=2, multiprocessing_context=method)
+        options = dict(num_workers=1, multiprocessing_context=method)
         batches = itertools.islice(DataLoader(loader, batch_size=None, **options), 4)
         for step, batch in enumerate(batches, 2):
             assert batch["y"].tolist() == [(step * 16 + i) % 100 for i in range(16)]
@@ -208,7 +208,7 @@ DISTRIBUTED = """
         assert next(iter(alone))["y"].tolist() == list(range(5))
         shared = IterableLoader(streams, batch_size=5, mode=0)
         want = [list(range(10 * k + 5 * rank, 10 * k + 5 * rank + 5)) for k in range(4)]
-        outer = DataLoader(shared, batch_size=None, num_workers=2, multiprocessing_context=method)
+        outer = DataLoader(shared, batch_size=None, num_workers=1, multiprocessing_context=method)
         assert [b["y"].tolist() for b in itertools.islice(outer, 4)] == want
         assert [b["y"].tolist() for b in itertools.islice(shared, 4)] == want
         dist.destroy_process_group()
