@@ -41,7 +41,7 @@ class RecordType:
         else:
             rows, self.name = _as_rows(first, 0)
             self._dtype, self.item_shape = rows.dtype, rows.shape[1:]
-        self._plain = dtypes.torch_name(self.name) is None
+        self._plain = dtypes.to_name(self._dtype) == self.name  # or the bits of it
         self._row_bytes = self._dtype.itemsize * math.prod(self.item_shape)
 
     def _check_rows(self):

@@ -52,6 +52,11 @@ class IterableLoader(IterableDataset):
     indices : bool
         Add ``batch["indices"]``.
 
+    Attributes
+    ----------
+    streams : dict
+        The streams; the loader does not close them.
+
     Raises
     ------
     ArgumentError, DtypeError
@@ -306,7 +311,7 @@ class MapDataset(Dataset):
     Raises
     ------
     ArgumentError, DtypeError
-        A stream is none of these, torch has no such dtype, or lengths differ.
+        A stream is none of these or empty, torch has no such dtype, or lengths differ.
 
     Notes
     -----

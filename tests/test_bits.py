@@ -74,6 +74,7 @@ def test_tensors_round_trip_with_ml_dtypes(tmp_path, name):
 def test_tensors_round_trip_without_ml_dtypes(tmp_path, python):
     code = """
         import torch
+        from loaderx.torch import IterableLoader, MapDataset
         def raw(t):
             return t.contiguous().view(torch.uint8).numpy().tobytes()
         for name in json.loads(sys.argv[2]):
@@ -91,6 +92,11 @@ def test_tensors_round_trip_without_ml_dtypes(tmp_path, python):
                         loader.load_state_dict(json.loads(state))
                         assert raw(next(loader)["d"]) == raw(t)
                 print(state)
+                with IterableLoader(streams, batch_size=4, mode=0) as loader:
+                    got = next(iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=1)))["d"]
+                    assert got.dtype == t.dtype and raw(got) == raw(next(iter(loader))["d"]) == raw(t)
+                assert raw(MapDataset(streams).__getitems__(range(4))["d"]) == raw(t)
+                assert raw(MapDataset(streams)[2]["d"]) == raw(t[2])
                 for pad in (0, 1.5):
                     ragged = {"p": Pad(r, pad_value=pad), "f": Flat(r)}
                     # What is no dataset of ours makes Python read all streams.

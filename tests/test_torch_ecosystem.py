@@ -288,6 +288,26 @@ def test_kept_batches_stay_as_they_are(streams):
         assert torch.equal(batch["x"][:, 0, 0], batch["y"].float() * 6)
 
 
+def test_loaders_that_are_left_or_dropped_leave_nothing_behind(folder, python):
+    code = """
+        import sys
+        from torch.utils.data import DataLoader
+        from loaderx.dataset import DenseDataset
+        from loaderx.torch import IterableLoader, MapDataset
+        from tests.processes import assert_no_growth
+        streams = {name: DenseDataset(f"{sys.argv[1]}/{name}") for name in "xyh"}
+        def left():
+            next(iter(IterableLoader(streams, batch_size=16)))
+            next(iter(DataLoader(IterableLoader(streams, batch_size=16), batch_size=None)))
+            loader = IterableLoader(streams, batch_size=16)
+            next(iter(loader)); loader.seek(3); next(iter(loader)); loader.close()
+            MapDataset(streams)[0]
+        assert_no_growth(left, 100, 300)
+        print("done")
+    """
+    assert python(code, folder) == "done\n"
+
+
 # ---- the map-style one --------------------------------------------------------------------
 
 
