@@ -1,5 +1,6 @@
 """Encode a data set once, store what the encoder makes of it, and train on that.
 
+    pip install '.[jax,examples]' flax optax
     python examples/jax_latents.py [--data DIR] [--steps N]
 
 Trains a small Flax autoencoder on handwritten digits, encodes the store of images batch by batch,

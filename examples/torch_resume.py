@@ -1,5 +1,6 @@
 """Training that is killed in the middle of an epoch and goes on as if nothing had happened.
 
+    pip install '.[torch,examples]'
     python examples/torch_resume.py [--data DIR] [--steps N] [--kill-at K]
 
 Trains a small network on handwritten digits three times over: once without a break; then in a
