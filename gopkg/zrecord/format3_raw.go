@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"loaderx/gopkg/codec"
+	"loaderx/gopkg/mem"
 )
 
 // copyRaw copies raw records of row bytes each into dst, one behind the other,
@@ -13,7 +14,7 @@ import (
 // It is what locate and a copy would do, in fewer steps: small records cost
 // little more than the cache misses of their bytes. The loads of one loop do
 // not depend on each other, so that many misses are under way at once; that is
-// why places, first bytes and copies have a loop each.
+// why places and first bytes have a loop each.
 func (f *files3) copyRaw(idxs []int64, dst []byte, row int64, l *lane) int {
 	if len(idxs) == 0 || row <= 0 || row > MaxRecordLen || f.over != nil {
 		return 0
@@ -45,10 +46,7 @@ func (f *files3) copyRaw(idxs []int64, dst []byte, row int64, l *lane) int {
 		sum += data[offset]
 	}
 	l.sum = sum
-	for i, offset := range offsets {
-		start := int64(i) * row
-		copy(dst[start:start+row], data[int64(offset):int64(offset)+row])
-	}
+	mem.CopyRows(dst, data, offsets, int(row))
 	return len(offsets)
 }
 

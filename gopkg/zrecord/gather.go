@@ -23,6 +23,14 @@ const (
 	shareCompressed = 32 << 10
 )
 
+// BlockRecords returns how many records of about each bytes are best copied by
+// one goroutine in one go.
+func BlockRecords(each int64) int {
+	n := min(max(blockBytes/max(each, 1), 1), maxBlock)
+	together := mem.RowsTogether(each)
+	return int((n + together - 1) / together * together)
+}
+
 // Gather copies records into r.Dst from position from of r.Idxs on, and stops
 // after about budget, or at the end; next is the position to go on from, and
 // len(r.Idxs) when all is done. A budget of 0 or less sets no limit. At least
@@ -111,7 +119,7 @@ func (g *gather) run(s *Store, r *Request, from int, budget time.Duration, lengt
 		each = int(r.RowBytes)
 	}
 	g.store, g.req, g.length = s, *r, length
-	g.per = min(max(blockBytes/max(each, 1), 1), maxBlock)
+	g.per = BlockRecords(int64(each))
 	g.budget = budget
 	if budget > 0 {
 		g.start = time.Now()
