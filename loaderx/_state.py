@@ -4,11 +4,11 @@ import hashlib
 
 import numpy as np
 
+from ._checks import integer as _integer
 from ._view import StoreView
 from .collate import Flat, Pad
 from .dataset import RaggedDataset
 from .errors import ArgumentError, DtypeError
-from .sampler import _integer
 
 __all__ = ["check", "fingerprint", "save"]
 

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Mapping
 
 from . import _state
+from ._checks import integer as _integer
 from ._feed import Feed
 from ._output import Output
 from ._plan import Plan
@@ -13,7 +14,7 @@ from ._ring import Ring
 from ._sources import Direct, EngineSource, PythonSource, engine_takes
 from .collate import Flat, Pad
 from .errors import ArgumentError, ClosedError
-from .sampler import Mode, _integer
+from .sampler import Mode
 
 __all__ = ["DataLoader"]
 

@@ -11,10 +11,10 @@ from array import array as _array
 import numpy as np
 
 from . import _engine, dtypes
+from ._checks import integer as _integer
 from ._view import BLOCK_BYTES, BLOCK_RECORDS, StoreView
 from .errors import ArgumentError, CorruptRecordError, DtypeError, RecordIndexError
 from .indexing import INT64, Plan, outside, scalar, select
-from .sampler import _integer
 
 __all__ = ["DenseDataset", "RaggedDataset", "pad"]
 

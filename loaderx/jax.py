@@ -12,9 +12,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from ._checks import integer as _integer
 from .dataloader import DataLoader
 from .errors import ArgumentError, ClosedError, DtypeError
-from .sampler import _integer
 
 __all__ = ["DeviceIterator", "DeviceLoader", "batch_sharding", "prefetch_to_device"]
 

@@ -4,12 +4,12 @@ import os
 import threading
 from contextlib import suppress
 from enum import IntEnum
-from operator import index as _as_int
 
 import numpy as np
 
 from . import _engine
-from .errors import ArgumentError, DtypeError, OutOfMemoryError
+from ._checks import integer
+from .errors import ArgumentError, OutOfMemoryError
 
 __all__ = ["Mode", "Sampler"]
 
@@ -96,11 +96,11 @@ class Sampler:
     Mode = Mode
 
     def __init__(self, length, batch_size, mode, seed=42):
-        self.length = _integer("length", length, 1, _MAX)
-        self.batch_size = _integer("batch_size", batch_size, 1, _MAX)
-        number = _integer("mode", mode, 0, 2, " (Mode.SEQUENTIAL, IID, CYCLIC)")
+        self.length = integer("length", length, 1, _MAX)
+        self.batch_size = integer("batch_size", batch_size, 1, _MAX)
+        number = integer("mode", mode, 0, 2, " (Mode.SEQUENTIAL, IID, CYCLIC)")
         self.mode = Mode(number)
-        self.seed = _integer("seed", seed, -(1 << 63), (1 << 64) - 1)
+        self.seed = integer("seed", seed, -(1 << 63), (1 << 64) - 1)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._per_step = min(self.batch_size, self.length) if self.mode is Mode.CYCLIC else self.batch_size
@@ -180,7 +180,7 @@ class Sampler:
         step : int
             From 0 to 2**63 - 1.
         """
-        step = _integer("step", step, 0, _LAST_STEP)
+        step = integer("step", step, 0, _LAST_STEP)
         with self._guard():
             self._block = _Block(step)
 
@@ -204,16 +204,3 @@ class Sampler:
             f"Sampler(length={self.length}, batch_size={self.batch_size}, "
             f"mode=Mode.{self.mode.name}, seed={self.seed}, step={self.step})"
         )
-
-
-def _integer(name, value, low, high, what=""):
-    """Return an argument as an int in low..high, or say what is allowed."""
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        number = _as_int(value)
-    except TypeError:
-        raise DtypeError(f"{name} must be an integer{what}, got {value!r} ({type(value).__name__})") from None
-    if not low <= number <= high:
-        raise ArgumentError(f"{name} must be in {low}..{high}{what}, got {number}")
-    return number

@@ -15,13 +15,13 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from . import _state
+from ._checks import integer as _integer
 from ._output import Output
 from ._sources import PythonSource
 from .collate import Flat
 from .dataloader import DataLoader
 from .dataset import RaggedDataset
 from .errors import ArgumentError, ClosedError, DtypeError
-from .sampler import _integer
 
 __all__ = ["IterableLoader", "MapDataset", "collate"]
 
