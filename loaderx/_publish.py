@@ -107,19 +107,26 @@ class Publication:
         write_schema(place, self._schema)
 
     def _find_store(self):
-        """Open the store at the target for appending, if there is one that takes the records."""
+        """Open the store at the target for appending, if there is one that takes the records.
+
+        What the store holds is read after its lock was taken, so that nobody
+        changes it before the new records are published.
+        """
         try:
-            with Zrecord(self._target, mode="r") as store:
-                records = len(store)
+            if not self._exist_ok:
+                # Without the lock: the answer is no, whoever writes it.
+                with Zrecord(self._target, mode="r") as store:
+                    raise StoreExistsError(
+                        f"{self._target} holds a store of {len(store)} records, and exist_ok is False"
+                    )
+            self._store = Zrecord(self._target, mode="r+", level=self._level)
         except (StoreNotFoundError, NotADirectoryError):
             return False
+        records = len(self._store)
         self._check_room(records)
-        if not self._exist_ok:
-            raise StoreExistsError(f"{self._target} holds a store of {records} records, and exist_ok is False")
         try:
             old = read_schema(self._target)
         except StoreNotFoundError:
-            old = None
             if records:
                 raise ArgumentError(
                     f"{self._target} holds {records} records without a schema; "
@@ -127,8 +134,7 @@ class Publication:
                 ) from None
         if records:
             self._schema = merge_schema(self._target, old, self._schema)
-        self._store = Zrecord(self._target, codec=self._codec, mode="r+", level=self._level)
-        if not records:
+        else:
             write_schema(self._target, self._schema)
         return True
 
