@@ -190,7 +190,13 @@ class Publication:
                     raise StoreExistsError(f"{self._target} was created by someone else meanwhile") from None
                 raise
             self._temporary = None
-            _sync_directory(os.path.dirname(self._target))
+            self._sync_parents()
+
+    def _sync_parents(self):
+        """Make the store's name durable, and the names of the directories that were made for it."""
+        for named in (self._target, *self._made):
+            raw, address, size = _engine.path_arg(os.path.dirname(named))
+            _engine.run(_engine.lib.DirSync, address, size, keep=(raw,))
 
     def _roll_back(self):
         if os.getpid() != self._process:
@@ -217,13 +223,3 @@ def _replaceable(path):
         and not os.path.ismount(path)
         and not os.path.samefile(path, os.curdir)
     )
-
-
-def _sync_directory(path):
-    """Make a rename in a directory durable, where the file system can."""
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -9,6 +9,7 @@ import (
 	"loaderx/gopkg/codec"
 	"loaderx/gopkg/handle"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/osfile"
 	"loaderx/gopkg/schema"
 	"loaderx/gopkg/zrecord"
 )
@@ -271,4 +272,18 @@ func SchemaWrite(path uint64, pathLen int64, text uint64, textLen int64) (status
 		return fail(err)
 	}
 	return done(0, schema.Write(name, raw))
+}
+
+// DirSync starts a job that makes the entries of the directory at a path
+// durable.
+func DirSync(job int64, path uint64, pathLen int64) (status int64) {
+	enter()
+	defer guard(&status)
+	name, err := pathOf(path, pathLen)
+	if err != nil {
+		return fail(err)
+	}
+	return done(0, table.Fill(job, handle.StartJob(func(context.Context) (int64, error) {
+		return 0, osfile.SyncDir(name)
+	})))
 }

@@ -14,12 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loaderx import _publish
-from loaderx._schema import read_schema
 from loaderx.converter import from_iterator, from_numpy
 from loaderx.dataset import DenseDataset, RaggedDataset
-from loaderx.errors import LockedError, StoreExistsError
-from loaderx.zrecord import Zrecord
+from loaderx.errors import StoreExistsError
 
 
 class Broken(Exception):
@@ -143,31 +140,6 @@ def test_a_store_that_someone_else_creates_meanwhile_is_kept(path):
         from_iterator(path, source())
     assert back(path).tolist() == [0, 1, 2, 3, 4]
     assert left_in(path.parent) == ["store"]
-
-
-@pytest.mark.parametrize("records", [0, 2])
-def test_nobody_changes_a_store_between_the_look_at_it_and_the_append(path, monkeypatch, records):
-    from_numpy(path, np.zeros((records, 2), np.float32))
-    tried = []
-
-    def read_slowly(place):
-        if not tried:
-            tried.append(place)
-            with pytest.raises(LockedError):  # another process, at the worst moment
-                from_numpy(path, np.ones((2, 2) if records else (2, 3), np.float32), schema={"note": "theirs"})
-        return read_schema(place)
-
-    monkeypatch.setattr(_publish, "read_schema", read_slowly)
-    assert from_numpy(path, np.full((3, 2), 7, np.float32)) == 3
-    assert tried
-    assert back(path).tolist() == [[0, 0]] * records + [[7, 7]] * 3
-    assert "note" not in read_schema(path)
-
-
-def test_exist_ok_false_refuses_a_store_that_somebody_writes(path):
-    from_numpy(path, np.arange(3))
-    with Zrecord(path, mode="r+"), pytest.raises(StoreExistsError, match="holds a store of 3 records"):
-        from_numpy(path, np.arange(3), exist_ok=False)
 
 
 def test_memory_stays_bounded_for_a_mapped_source(tmp_path, python):

@@ -73,6 +73,18 @@ def test_opening_and_dropping_frees_everything(store):
     measure("assert_no_growth(lambda: DenseDataset(path)[0], 300, 3000, kib=8192)", store)
 
 
+def test_syncing_a_directory_frees_everything(store):
+    measure(
+        """
+        from loaderx import _engine
+        raw, address, size = _engine.path_arg(path)
+        sync = lambda: _engine.run(_engine.lib.DirSync, address, size, keep=(raw,))
+        assert_no_growth(sync, 1000, 10_000)
+        """,
+        store,
+    )
+
+
 @pytest.fixture
 def small(tmp_path):
     """The path of a store of four records."""

@@ -70,9 +70,13 @@ func Spare(n int) error {
 }
 
 // SyncDir makes a directory's entries durable. File systems that can't do that
-// keep them in their own way, which is no error.
+// keep them in their own way, and a directory that may be written but not read
+// can't be synced at all; neither is an error.
 func SyncDir(path string) error {
 	fd, err := open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, unix.EACCES) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

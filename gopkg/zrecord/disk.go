@@ -11,8 +11,8 @@ import (
 // disk is everything that a writer does to the file system, so that tests can
 // record the order of writes and syncs, or make one fail.
 type disk interface {
-	// MkdirAll makes a directory and its parents, durably.
-	MkdirAll(path string) error
+	// Mkdir makes one directory.
+	Mkdir(path string) error
 	// Create opens a file for writing and makes it if it is missing; it does
 	// not truncate.
 	Create(path string) (file, error)
@@ -51,24 +51,7 @@ func (f osFile) Lock() error     { return lock(f.File) }
 func (f osFile) Unlock() error   { return unlock(f.File) }
 func (f osFile) OS() *os.File    { return f.File }
 
-func (d osDisk) MkdirAll(path string) error {
-	if info, err := os.Stat(path); err == nil {
-		if !info.IsDir() {
-			return &os.PathError{Op: "mkdir", Path: path, Err: errNotDirectory}
-		}
-		return nil
-	}
-	parent := filepath.Dir(path)
-	if parent != path {
-		if err := d.MkdirAll(parent); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(path, 0o777); err != nil && !os.IsExist(err) {
-		return err
-	}
-	return d.SyncDir(parent)
-}
+func (osDisk) Mkdir(path string) error { return os.Mkdir(path, 0o777) }
 
 func (osDisk) Create(path string) (file, error) {
 	f, err := osfile.Open(path, os.O_RDWR|os.O_CREATE, 0o666)
@@ -91,6 +74,27 @@ func (osDisk) Rename(from, to string) error { return os.Rename(from, to) }
 func (osDisk) Remove(path string) error { return os.Remove(path) }
 
 func (osDisk) SyncDir(path string) error { return osfile.SyncDir(path) }
+
+// makeDirs makes a directory and its parents, each durable before there is
+// anything in it.
+func makeDirs(d disk, path string) error {
+	if info, err := os.Stat(path); err == nil {
+		if !info.IsDir() {
+			return &os.PathError{Op: "mkdir", Path: path, Err: errNotDirectory}
+		}
+		return nil
+	}
+	parent := filepath.Dir(path)
+	if parent != path {
+		if err := makeDirs(d, parent); err != nil {
+			return err
+		}
+	}
+	if err := d.Mkdir(path); err != nil && !os.IsExist(err) {
+		return err
+	}
+	return d.SyncDir(parent)
+}
 
 // replaceFile writes a whole file so that a crash leaves the old one or the
 // new one.

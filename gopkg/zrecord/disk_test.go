@@ -42,11 +42,11 @@ func (d *logDisk) wrap(f file, err error) (file, error) {
 	return &logFile{file: f, disk: d, name: filepath.Base(f.OS().Name())}, nil
 }
 
-func (d *logDisk) MkdirAll(path string) error {
-	if err := d.note("mkdir"); err != nil {
+func (d *logDisk) Mkdir(path string) error {
+	if err := d.note("mkdir %s", filepath.Base(path)); err != nil {
 		return err
 	}
-	return d.osDisk.MkdirAll(path)
+	return d.osDisk.Mkdir(path)
 }
 
 func (d *logDisk) Create(path string) (file, error) {
@@ -66,7 +66,7 @@ func (d *logDisk) Rename(from, to string) error {
 }
 
 func (d *logDisk) SyncDir(path string) error {
-	if err := d.note("syncdir"); err != nil {
+	if err := d.note("syncdir %s", filepath.Base(path)); err != nil {
 		return err
 	}
 	return d.osDisk.SyncDir(path)
@@ -112,7 +112,7 @@ func (f *logFile) Sync() error {
 
 // The order of FORMAT.md: what a header or a name promises is on disk first.
 func TestOrderOfWritesAndSyncs(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "store")
+	path := filepath.Join(t.TempDir(), "a", "b", "store")
 	d := &logDisk{}
 	s, err := openOn(d, path, Options{Mode: CreateNew})
 	must(t, err)
@@ -124,9 +124,10 @@ func TestOrderOfWritesAndSyncs(t *testing.T) {
 		}
 		d.log = nil
 	}
-	expect("create", "mkdir", "create meta.zr.tmp", "truncate meta.zr.tmp", "truncate meta.zr.tmp",
-		"header meta.zr.tmp", "sync meta.zr.tmp", "create 0.zr", "truncate 0.zr", "sync 0.zr", "syncdir",
-		"rename meta.zr.tmp meta.zr", "syncdir")
+	expect("create", "mkdir a", "syncdir "+filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(path)))),
+		"mkdir b", "syncdir a", "mkdir store", "syncdir b", "create meta.zr.tmp", "truncate meta.zr.tmp", "truncate meta.zr.tmp",
+		"header meta.zr.tmp", "sync meta.zr.tmp", "create 0.zr", "truncate 0.zr", "sync 0.zr", "syncdir store",
+		"rename meta.zr.tmp meta.zr", "syncdir store")
 	appendSamples(t, s, 0, 10, codec.Raw)
 	expect("append", "write 0.zr", "write meta.zr.tmp")
 	must(t, s.Sync())
@@ -266,11 +267,12 @@ func TestFailedSyncIsFinal(t *testing.T) {
 // A dictionary is durable before a record can need it.
 func TestOrderOfDictionaryWrites(t *testing.T) {
 	d := &logDisk{}
-	s, err := openOn(d, closedStore(t, 0, codec.Raw), Options{Mode: Append})
+	path := closedStore(t, 0, codec.Raw)
+	s, err := openOn(d, path, Options{Mode: Append})
 	must(t, err)
 	defer s.Close()
 	trainSamples(t, s)
-	want := []string{"create dict.zr.tmp", "truncate dict.zr.tmp", "write dict.zr.tmp", "datasync dict.zr.tmp", "rename dict.zr.tmp dict.zr", "syncdir"}
+	want := []string{"create dict.zr.tmp", "truncate dict.zr.tmp", "write dict.zr.tmp", "datasync dict.zr.tmp", "rename dict.zr.tmp dict.zr", "syncdir " + filepath.Base(path)}
 	if !slices.Equal(d.log, want) {
 		t.Errorf("%q, want %q", d.log, want)
 	}

@@ -21,7 +21,7 @@ func create3(d disk, path string) (file, error) {
 	if exists(name) {
 		return nil, nil
 	}
-	if err := d.MkdirAll(path); err != nil {
+	if err := makeDirs(d, path); err != nil {
 		return nil, err
 	}
 	temp := name + osfile.TempSuffix
