@@ -17,6 +17,7 @@ from .zrecord import Zrecord
 
 __all__ = ["Publication"]
 
+_CODEC = "zstd"
 _SYNC_BYTES = 256 << 20
 _DICT_MIN, _DICT_MAX, _DICT_SAMPLES = 8 << 10, 1 << 20, 8192
 
@@ -36,7 +37,8 @@ class Publication:
     ----------
     path : path_like
     schema : dict
-    codec : str
+    codec : str or None
+        None for the one that an existing store's schema names, and zstd for a new store.
     level : int or None
     dict_size : int or None
         Largest size of a dictionary, for the codec ``"zstd_dict"``.
@@ -103,7 +105,8 @@ class Publication:
         if not os.path.isdir(self._target) or _replaceable(self._target):
             self._make_temporary()
         place = self._temporary or self._target
-        self._store = Zrecord(place, codec=self._codec, mode="x", level=self._level)
+        self._store = Zrecord(place, mode="x", level=self._level)
+        self._settle_codec(None)
         write_schema(place, self._schema)
 
     def _find_store(self):
@@ -132,11 +135,19 @@ class Publication:
                     f"{self._target} holds {records} records without a schema; "
                     "append to it with Zrecord, or write a new store"
                 ) from None
+            old = None
+        self._settle_codec(old)
         if records:
             self._schema = merge_schema(self._target, old, self._schema)
         else:
             write_schema(self._target, self._schema)
         return True
+
+    def _settle_codec(self, old):
+        """Settle what records are written with, and what the store names for the next ones."""
+        if self._codec is None:
+            self._codec = old["codec"] if old is not None else _CODEC
+        self._schema["codec"] = self._codec
 
     def _check_room(self, records):
         """Refuse more records than fit before the first is written, where their number is known."""

@@ -63,18 +63,17 @@ def write_schema(path, schema):
     _engine.check(_engine.lib.SchemaWrite(name_at, name_len, at, size))
 
 
-def complete_schema(given, kind, dtype, item_shape, codec):
-    """Return the schema of new records, with what the caller's dict adds.
+def complete_schema(given, kind, dtype, item_shape):
+    """Return the schema of new records but for their codec, with what the caller's dict adds.
 
     Parameters
     ----------
     given : dict or None
         The caller's; not changed. Its ``dtype`` and ``item_shape`` must be
-        those of the records; kind and codec are set to what is written.
+        those of the records; the kind is set to what is written.
     kind : {"dense", "ragged"}
     dtype : str
     item_shape : tuple of int
-    codec : str
     """
     info = format_info()
     schema = {"kind": kind, "dtype": dtype, "item_shape": list(item_shape)}
@@ -83,7 +82,6 @@ def complete_schema(given, kind, dtype, item_shape, codec):
         schema = {**given, **schema}
     schema.setdefault("format", info["format"])
     schema.setdefault("version", info["version"])
-    schema["codec"] = codec
     if schema["format"] != info["format"] or schema["version"] != info["version"]:
         raise ArgumentError(
             f"schema has format {schema['format']!r} version {schema['version']!r}; "

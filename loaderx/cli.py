@@ -111,7 +111,9 @@ def _parser():
     convert = command("convert", _convert, "Write a .npy array as a dense store, or append it to one.")
     convert.add_argument("source", metavar="IN.npy")
     convert.add_argument("store", metavar="OUT")
-    convert.add_argument("--codec", default="zstd", choices=["raw", "zstd", "zstd_dict"], help="default: %(default)s")
+    convert.add_argument(
+        "--codec", choices=["raw", "zstd", "zstd_dict"], help="default: the store's own, zstd for a new one"
+    )
     convert.add_argument("--level", type=int, help="compression level")
     convert.add_argument("--dict-size", type=int, help="largest size of the dictionary in bytes")
     return parser
@@ -128,7 +130,9 @@ def _info(args):
         result = {
             "store": args.store,
             "records": stats["records"],
-            **{key: schema[key] for key in ("kind", "dtype", "item_shape", "codec") if key in schema},
+            **{key: schema[key] for key in ("kind", "dtype", "item_shape") if key in schema},
+            "codecs": stats["codecs"],
+            **({"append_codec": schema["codec"]} if schema else {}),
             "dictionary": store.has_dict(),
             "record_bytes": logical,
             "live_bytes": stats["live_bytes"],
@@ -238,6 +242,8 @@ def _show(result, as_json):
         print(f"record {one['index']}: {one['error']}")
     width = max(map(len, result))
     for key, value in result.items():
+        if key == "codecs":
+            value = ", ".join(f"{n} {name}" for name, n in value.items() if n) or "none"
         if key in _BYTES:
             value = f"{value}  ({_size(value)})"
         print(f"{key.replace('_', ' '):{width}}  {value}")

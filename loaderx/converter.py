@@ -39,7 +39,7 @@ _END = object()
 def from_numpy(
     path,
     array,
-    codec="zstd",
+    codec=None,
     chunk_bytes=WRITE_CHUNK_BYTES,
     dict_size=None,
     schema=None,
@@ -58,10 +58,13 @@ def from_numpy(
         In any memory order, also mapped. A one-dimensional array gives
         records of one number. A tensor of bfloat16 or float8 keeps its dtype,
         with or without ``ml_dtypes``.
-    codec : {"zstd", "raw", "zstd_dict"}
-        Compression. ``"zstd_dict"`` trains a dictionary on the first block;
-        where the records are too few for one, a `RuntimeWarning` says so and
-        plain zstd is used.
+    codec : {None, "zstd", "raw", "zstd_dict"}
+        Compression. None is that of the existing store, ``"zstd"`` for a new
+        one. Naming another one changes it for these records and, when it is
+        left out, for later ones; those that are there stay as they are.
+        ``"zstd_dict"`` trains a dictionary on the first block; where the
+        records are too few for one, a `RuntimeWarning` says so and plain zstd
+        is used.
     chunk_bytes : int
         Bytes that are compressed at a time.
     dict_size : int, optional
@@ -101,7 +104,7 @@ def from_numpy(
     array, name = dtypes.as_record_array(array)
     row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
     check_size(row_bytes, f"a record of {dtypes.shown(name)}{array.shape[1:]}")
-    schema = complete_schema(schema, "dense", name, array.shape[1:], codec)
+    schema = complete_schema(schema, "dense", name, array.shape[1:])
 
     step = max(1, min(len(array), chunk_bytes // row_bytes, BLOCK_RECORDS))
     offsets = np.arange(step, dtype=np.uint64) * np.uint64(row_bytes)
@@ -122,7 +125,7 @@ def from_numpy(
 def from_iterator(
     path,
     source,
-    codec="zstd",
+    codec=None,
     chunk_bytes=WRITE_CHUNK_BYTES,
     dict_size=None,
     schema=None,
@@ -184,7 +187,7 @@ def from_iterator(
     else:
         record_type = RecordType(record, schema)
         record_type.flat(record, 0)
-    schema = complete_schema(schema, "ragged", record_type.name, record_type.item_shape, codec)
+    schema = complete_schema(schema, "ragged", record_type.name, record_type.item_shape)
 
     count = 0
     progress = Progress("converting", operator.length_hint(source, 0) or None, "records")
@@ -208,7 +211,8 @@ def from_iterator(
 
 def _checked_options(codec, chunk_bytes, dict_size, level, schema):
     """Check what both converters take, before anything is written."""
-    codec_tag(codec)
+    if codec is not None:
+        codec_tag(codec)
     for name, value in (("chunk_bytes", chunk_bytes), ("dict_size", dict_size), ("level", level)):
         if value is None and name != "chunk_bytes":
             continue

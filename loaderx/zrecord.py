@@ -334,12 +334,16 @@ class Zrecord(OpenStore):
         dict
             ``records``; ``live_bytes``, the records' bytes as stored;
             ``chunk_bytes``, the bytes of the chunk files up to the end of the
-            store; ``reclaimable``, their difference.
+            store; ``reclaimable``, their difference; ``codecs``, the number of
+            records by the codec that they are stored with. One that would not
+            shrink is stored raw; a damaged one may be in none.
         """
-        out = np.zeros(4, dtype=np.int64)
+        codecs = format_info()["codecs"]
+        out = np.zeros(4 + len(codecs), dtype=np.int64)
         where = _engine.address(out)
         self._read(lambda store: _engine.run(_engine.lib.ZrStats, store, where, keep=(out,)))
-        return dict(zip(("records", "live_bytes", "chunk_bytes", "reclaimable"), out.tolist(), strict=True))
+        numbers = dict(zip(("records", "live_bytes", "chunk_bytes", "reclaimable"), out[:4].tolist(), strict=True))
+        return {**numbers, "codecs": dict(zip(sorted(codecs, key=codecs.get), out[4:].tolist(), strict=True))}
 
     def verify(self):
         """Read every record and return those that can't be read.

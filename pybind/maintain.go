@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"loaderx/gopkg/codec"
 	"loaderx/gopkg/handle"
 	"loaderx/gopkg/mem"
 	"loaderx/gopkg/zrecord"
@@ -111,19 +112,20 @@ func ZrVerify(job, id, watch int64) (status int64) {
 	})
 }
 
-// ZrStats starts a job that writes four int64 to out: records, live bytes,
-// chunk bytes and reclaimable bytes.
+// ZrStats starts a job that writes int64 to out: records, live bytes, chunk
+// bytes, reclaimable bytes, and for each codec its number of records.
 func ZrStats(job, id int64, out uint64) (status int64) {
 	enter()
 	defer guard(&status)
-	four, err := mem.Slice[int64](out, 4)
+	numbers, err := mem.Slice[int64](out, 4+int64(codec.NumTags))
 	if err != nil {
 		return fail(err)
 	}
 	return onStore(job, id, func(_ context.Context, store *zrecord.Store) (int64, error) {
 		st, err := store.Stats()
 		if err == nil {
-			copy(four, []int64{st.Records, st.LiveBytes, st.ChunkBytes, st.Reclaimable})
+			copy(numbers, []int64{st.Records, st.LiveBytes, st.ChunkBytes, st.Reclaimable})
+			copy(numbers[4:], st.ByCodec[:])
 		}
 		return 0, err
 	})

@@ -53,10 +53,23 @@ def test_info(store, rows, run, run_json):
     status, got = run_json("info", store)
     assert status == 0
     assert got["records"] == 500 and got["kind"] == "dense" and got["dtype"] == "<f4" and got["item_shape"] == [6, 4]
-    assert got["record_bytes"] == rows.nbytes and got["codec"] == "zstd" and got["dictionary"] is False
+    assert got["record_bytes"] == rows.nbytes and got["append_codec"] == "zstd" and got["dictionary"] is False
     assert got["ratio"] == round(rows.nbytes / got["live_bytes"], 3)
     status, out, _ = run("info", store)
     assert status == 0 and b"records       500\n" in out and b"KiB" in out
+
+
+def test_info_counts_the_codecs_of_the_records(store, rows, run, run_json):
+    from_numpy(store, rows[:7], codec="raw")
+    status, got = run_json("info", store)
+    assert status == 0
+    assert got["codecs"] == {"raw": 7, "zstd": 500, "zstd_dict": 0}
+    assert got["append_codec"] == "raw"
+    out = run("info", store)[1]
+    assert b"codecs        7 raw, 500 zstd\n" in out and b"append codec  raw\n" in out
+    Path(store, "schema.msgpack").unlink()  # a store of bytes
+    got = run_json("info", store)[1]
+    assert got["codecs"]["zstd"] == 500 and "append_codec" not in got
 
 
 def test_verify_of_a_sound_store(store, run, run_json):

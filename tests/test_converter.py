@@ -296,7 +296,7 @@ def test_appending_to_a_store_that_matches(path):
         assert len(reader) == 4
         np.testing.assert_array_equal(reader[:], np.concatenate([first, second]))
     schema = _schema.read_schema(path)
-    assert (schema["codec"], schema["note"]) == ("zstd", "more")
+    assert (schema["codec"], schema["note"]) == ("raw", "more")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How a conversion looks at the store it appends to, and what it makes durable."""
+"""What a conversion takes from the store it appends to, and what it makes durable."""
 
 import ctypes
 import errno
@@ -10,8 +10,8 @@ import pytest
 
 from loaderx import _engine, _publish
 from loaderx._schema import read_schema
-from loaderx.converter import from_numpy
-from loaderx.dataset import DenseDataset
+from loaderx.converter import from_iterator, from_numpy
+from loaderx.dataset import DenseDataset, RaggedDataset
 from loaderx.errors import LockedError, StoreExistsError, StoreIOError
 from loaderx.zrecord import Zrecord
 
@@ -45,6 +45,51 @@ def test_exist_ok_false_refuses_a_store_that_somebody_writes(path):
     from_numpy(path, np.arange(3))
     with Zrecord(path, mode="r+"), pytest.raises(StoreExistsError, match="holds a store of 3 records"):
         from_numpy(path, np.arange(3), exist_ok=False)
+
+
+def codecs(path):
+    with Zrecord(path, mode="r") as store:
+        return {name: n for name, n in store.stats()["codecs"].items() if n}
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd", "zstd_dict"])
+def test_an_append_goes_on_with_the_codec_of_the_store(path, codec):
+    array = np.tile(np.arange(200, dtype=np.int64), (500, 1)) + np.arange(500)[:, None]
+    for write, source, cls in ((from_numpy, array, DenseDataset), (from_iterator, list(array), RaggedDataset)):
+        place = path / write.__name__
+        write(place, source, codec)  # as loaderx takes it: by its place
+        assert write(place, source) == 500
+        assert codecs(place) == {codec: 1000}
+        with cls(place) as ds:
+            assert ds.codec == codec
+            np.testing.assert_array_equal(ds[999], array[-1])
+
+
+def test_new_stores_are_zstd(path):
+    assert from_numpy(path, np.zeros((5, 100))) == 5
+    assert codecs(path) == {"zstd": 5}
+    with DenseDataset(path) as ds:
+        assert ds.codec == "zstd"
+    # A store of bytes that is empty has none to go on with.
+    Zrecord(path.with_name("bytes"), codec="raw", mode="x").close()
+    from_numpy(path.with_name("bytes"), np.zeros((5, 100)))
+    assert codecs(path.with_name("bytes")) == {"zstd": 5}
+
+
+def test_a_codec_that_is_named_is_the_one_of_later_appends(path):
+    array = np.zeros((5, 100))
+    from_numpy(path, array[:0], codec="raw", schema={"codec": "zstd_dict"})
+    for codec, expected in [
+        (None, {"raw": 5}),
+        ("zstd", {"raw": 5, "zstd": 5}),
+        (None, {"raw": 5, "zstd": 10}),
+        ("raw", {"raw": 10, "zstd": 10}),
+        (None, {"raw": 15, "zstd": 10}),
+    ]:
+        from_numpy(path, array, codec=codec)
+        assert codecs(path) == expected
+    with DenseDataset(path) as ds:
+        assert ds[:].tolist() == [[0] * 100] * 25
 
 
 class Syncs:

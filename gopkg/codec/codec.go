@@ -27,6 +27,9 @@ const (
 
 var names = [...]string{Raw: "raw", Zstd: "zstd", ZstdDict: "zstd_dict"}
 
+// NumTags is how many codecs there are; their tags are below it.
+const NumTags = len(names)
+
 // Tags returns every codec of the package.
 func Tags() []Tag { return []Tag{Raw, Zstd, ZstdDict} }
 

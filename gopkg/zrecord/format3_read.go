@@ -199,12 +199,15 @@ func (f *files3) uses(tag codec.Tag, n int64) bool {
 	return false
 }
 
-func (f *files3) stats(n int64) (live, held int64, err error) {
+func (f *files3) stats(n int64) (u usage, err error) {
 	for idx := range n {
-		live += int64(f.entry(idx).phys)
+		e := f.entry(idx)
+		u.live += int64(e.phys)
+		u.byByte[e.tag]++
 	}
 	t, err := f.tail()
-	return live, t.held(), err
+	u.held = t.held()
+	return u, err
 }
 
 // forget drops the mappings of chunks from id on, whose files are removed.

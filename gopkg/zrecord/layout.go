@@ -15,6 +15,13 @@ type location struct {
 	tag  codec.Tag // how data encodes the record
 }
 
+// usage is what records take.
+type usage struct {
+	live   int64      // stored bytes
+	held   int64      // bytes of the chunk files, as readers see them
+	byByte [256]int64 // records by the byte that names their codec
+}
+
 // limits are what a format can hold.
 type limits struct {
 	minRecord, maxRecord int64 // bytes of one record
@@ -38,9 +45,8 @@ type layout interface {
 	sizes(idxs []int64, out []uint32) error
 	// uses reports whether any of the first n records has the codec.
 	uses(tag codec.Tag, n int64) bool
-	// stats returns how many bytes the first n records take and, for readers,
-	// how many the chunk files hold.
-	stats(n int64) (live, held int64, err error)
+	// stats reads what the table says of the first n records.
+	stats(n int64) (usage, error)
 	// remeasure looks at the lengths of the files again: one that was
 	// shortened reads as zeros up to the end of its last page.
 	remeasure()

@@ -3,6 +3,7 @@ package zrecord
 import (
 	"fmt"
 
+	"loaderx/gopkg/codec"
 	"loaderx/gopkg/mem"
 )
 
@@ -18,6 +19,9 @@ type Stats struct {
 	// Reclaimable is ChunkBytes - LiveBytes, and at least 0. It includes up to
 	// 1 MiB at the end of each full chunk, which stays unused.
 	Reclaimable int64
+	// ByCodec counts the records that are stored with each codec, by its tag; a
+	// record that would not shrink is raw, and a damaged one may be in none.
+	ByCodec [codec.NumTags]int64
 }
 
 // Stats reads the whole table.
@@ -34,11 +38,12 @@ func (s *Store) Stats() (st Stats, err error) {
 		return Stats{}, fmt.Errorf("stats: %w", err)
 	}
 	err = mem.Guard(func() error {
-		live, held, err := s.files.stats(st.Records)
-		st.LiveBytes = live
+		u, err := s.files.stats(st.Records)
+		st.LiveBytes = u.live
 		if s.writer == nil {
-			st.ChunkBytes = held
+			st.ChunkBytes = u.held
 		}
+		copy(st.ByCodec[:], u.byByte[:])
 		return err
 	})
 	if err != nil {

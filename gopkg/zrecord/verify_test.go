@@ -1,6 +1,7 @@
 package zrecord
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -111,18 +112,42 @@ func TestStats(t *testing.T) {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
 		}
 	}
-	check(s, Stats{Records: 4, LiveBytes: 1000, ChunkBytes: 1000})
+	check(s, Stats{Records: 4, LiveBytes: 1000, ChunkBytes: 1000, ByCodec: [codec.NumTags]int64{codec.Raw: 4}})
 	r := openStore(t, path, ReadOnly)
 	check(r, Stats{})
 	must(t, r.Close())
 	must(t, s.Close())
 	s = openStore(t, path, Append)
 	must(t, s.Delete(t.Context(), []int64{3, 0}, false))
-	check(s, Stats{Records: 2, LiveBytes: 200, ChunkBytes: 1000, Reclaimable: 800})
-	check(openStore(t, path, ReadOnly), Stats{Records: 2, LiveBytes: 200, ChunkBytes: 1000, Reclaimable: 800})
+	raw := [codec.NumTags]int64{codec.Raw: 2}
+	check(s, Stats{Records: 2, LiveBytes: 200, ChunkBytes: 1000, Reclaimable: 800, ByCodec: raw})
+	check(openStore(t, path, ReadOnly), Stats{Records: 2, LiveBytes: 200, ChunkBytes: 1000, Reclaimable: 800, ByCodec: raw})
 	must(t, s.Close())
 	// Whole chunks before the last count in full, as in loaderx.
 	patch(t, path, metaName, 0, tail3{chunk: 1, offset: 100, length: 2}.header())
-	check(openStore(t, path, ReadOnly), Stats{Records: 2, LiveBytes: 200, ChunkBytes: chunkSize + 100, Reclaimable: chunkSize - 100})
+	check(openStore(t, path, ReadOnly), Stats{Records: 2, LiveBytes: 200, ChunkBytes: chunkSize + 100, Reclaimable: chunkSize - 100, ByCodec: raw})
 	must(t, os.Truncate(filepath.Join(path, metaName), 8))
+}
+
+func TestStatsCountTheRecordsOfEachCodec(t *testing.T) {
+	s := openStore(t, closedStore(t, 0, codec.Raw), Append)
+	trainSamples(t, s)
+	for _, tag := range []codec.Tag{codec.Raw, codec.Zstd, codec.Zstd, codec.ZstdDict, codec.ZstdDict, codec.ZstdDict} {
+		_, err := s.Append(t.Context(), make([]byte, 1000), []uint64{0, 500}, tag)
+		must(t, err)
+	}
+	// What does not shrink is raw.
+	_, err := s.Append(t.Context(), []byte{1, 2, 3}, []uint64{0}, codec.Zstd)
+	must(t, err)
+	st, err := s.Stats()
+	must(t, err)
+	if want := [codec.NumTags]int64{codec.Raw: 3, codec.Zstd: 4, codec.ZstdDict: 6}; st.ByCodec != want {
+		t.Errorf("%v, want %v", st.ByCodec, want)
+	}
+	patch(t, s.Path(), metaName, header3, bytes.Repeat([]byte{0xff}, entry3))
+	st, err = s.Stats()
+	must(t, err)
+	if n := st.ByCodec[codec.Raw] + st.ByCodec[codec.Zstd] + st.ByCodec[codec.ZstdDict]; n != 12 {
+		t.Errorf("%d sound records, want 12", n)
+	}
 }
