@@ -9,7 +9,7 @@ import numpy as np
 from . import _engine, dtypes
 from ._format import format_info
 from ._schema import read_schema
-from .errors import ClosedError, DtypeError, StoreFormatError
+from .errors import ClosedError, DtypeError, StoreFormatError, StoreNotFoundError, ZrecordError
 from .zrecord import Zrecord
 
 __all__ = ["BLOCK_BYTES", "BLOCK_RECORDS", "StoreView"]
@@ -18,6 +18,21 @@ __all__ = ["BLOCK_BYTES", "BLOCK_RECORDS", "StoreView"]
 # call, small enough that a record which is kept does not keep much else alive.
 BLOCK_BYTES = 1 << 20
 BLOCK_RECORDS = 1024
+
+
+def _schema(path):
+    """Read the schema of a data set; say so if there is a store of bytes instead."""
+    try:
+        return read_schema(path)
+    except StoreNotFoundError as error:
+        try:
+            Zrecord(path, mode="r").close()
+        except (ZrecordError, OSError):
+            raise error from None
+        raise StoreNotFoundError(
+            f"{os.fsdecode(path)} is a store of bytes, without a {format_info()['schema_file']} that says what they "
+            "mean: open it with loaderx.zrecord.Zrecord"
+        ) from None
 
 
 class StoreView:
@@ -30,7 +45,7 @@ class StoreView:
         self.path = Path(os.fsdecode(path))
         # Another process, or this one later, may have another working directory.
         self._where = os.path.abspath(self.path)
-        schema = read_schema(path)
+        schema = _schema(path)
         kind = schema.get("kind")
         if kind != self._kind:
             names = {"dense": "DenseDataset", "ragged": "RaggedDataset"}

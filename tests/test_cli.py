@@ -112,7 +112,7 @@ def test_compact(store, rows, run_json, run):
         np.testing.assert_array_equal(ds[250], rows[250])
         # Somebody has it open.
         status, _, err = run("compact", store)
-        assert status == 1 and "in use" in err and "Traceback" not in err
+        assert status == 1 and "the store is in use: close the datasets" in err and "Traceback" not in err
 
 
 def test_cat(tmp_path, store, rows, run, run_json):

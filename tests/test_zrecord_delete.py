@@ -116,7 +116,7 @@ def test_they_need_the_store_alone(tmp_path):
     with Zrecord(tmp_path / "s", mode="r+") as store:
         with DenseDataset(tmp_path / "s") as ds:
             for call in (lambda: store.delete([0]), store.compact):
-                with pytest.raises(StoreInUseError, match="another handle of this one"):
+                with pytest.raises(StoreInUseError, match="close the datasets, loaders and handles that have it open"):
                     call()
             assert ds[0].tolist() == [0, 1, 2, 3]
         store.delete([0])

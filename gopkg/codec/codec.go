@@ -111,7 +111,7 @@ func NewEncoder(tag Tag, level int, dict *Dict) (Encoder, error) {
 	case tag == ZstdDict && dict != nil:
 		return dict.encoder(level)
 	case tag == ZstdDict:
-		return nil, fmt.Errorf("codec %s needs a trained dictionary: %w", tag, errs.ErrDict)
+		return nil, errs.ErrDict.Errorf("codec %s needs a trained dictionary", tag)
 	}
 	return nil, fmt.Errorf("codec %s has no encoder: %w", tag, errs.ErrArgument)
 }

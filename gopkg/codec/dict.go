@@ -81,8 +81,7 @@ func Train(ctx context.Context, samples []byte, sizes []uint64, target int64) ([
 		return nil, fmt.Errorf("train dictionary: %w: %v", errs.ErrCancelled, err)
 	}
 	if target < MinDictBytes || target > MaxDictBytes {
-		return nil, fmt.Errorf("dictionary size %d: want %d to %d bytes: %w",
-			target, MinDictBytes, MaxDictBytes, errs.ErrDict)
+		return nil, errs.ErrDict.Errorf("dictionary size %d: want %d to %d bytes", target, MinDictBytes, MaxDictBytes)
 	}
 	parts, err := split(samples, sizes)
 	if err != nil {
@@ -104,8 +103,8 @@ func Train(ctx context.Context, samples []byte, sizes []uint64, target int64) ([
 	select {
 	case r := <-done:
 		if r.err != nil {
-			return nil, fmt.Errorf("train dictionary of %d bytes from %d records of %d bytes in all; "+
-				"use more, larger or more varied records: %w: %v", target, len(parts), len(samples), errs.ErrDict, r.err)
+			return nil, errs.ErrDict.Errorf("no dictionary of %d bytes from %d records of %d bytes in all (%v); "+
+				"use more, larger or more varied records", target, len(parts), len(samples), r.err)
 		}
 		return r.dict, nil
 	case <-ctx.Done():
@@ -132,11 +131,11 @@ func split(samples []byte, sizes []uint64) ([][]byte, error) {
 			total, len(samples), errs.ErrArgument)
 	}
 	if full < MinSamples || total < MinSampleBytes {
-		return nil, fmt.Errorf("a dictionary needs at least %d records that are not empty and %d bytes in all, got %d and %d: %w",
-			MinSamples, MinSampleBytes, full, total, errs.ErrDict)
+		return nil, errs.ErrDict.Errorf("a dictionary needs at least %d records that are not empty and %d bytes in all, got %d and %d",
+			MinSamples, MinSampleBytes, full, total)
 	}
 	if total > MaxSampleBytes {
-		return nil, fmt.Errorf("samples of %d bytes, at most %d: %w", total, MaxSampleBytes, errs.ErrDict)
+		return nil, errs.ErrDict.Errorf("samples of %d bytes, at most %d", total, MaxSampleBytes)
 	}
 	var own []byte
 	if err := mem.Guard(func() error { own = append(own, samples...); return nil }); err != nil {

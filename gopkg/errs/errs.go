@@ -6,6 +6,7 @@ package errs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"syscall"
 )
@@ -29,6 +30,21 @@ func (e *Error) Code() Code { return e.code }
 
 // Name returns the stable identifier that the Python boundary maps to a class.
 func (e *Error) Name() string { return e.name }
+
+// Errorf returns an error of the kind whose text is the format's alone: for a
+// text that says itself what the kind's would only repeat.
+func (e *Error) Errorf(format string, args ...any) error {
+	return &said{e, fmt.Sprintf(format, args...)}
+}
+
+// said is an error that says in its own words of which kind it is.
+type said struct {
+	kind *Error
+	text string
+}
+
+func (s *said) Error() string { return s.text }
+func (s *said) Unwrap() error { return s.kind }
 
 // Resources and files.
 var (
@@ -56,16 +72,17 @@ var (
 	ErrIndex = add(-3, "index", "index out of range")
 	// ErrRecordSize reports a record outside the format's size limits.
 	ErrRecordSize = add(-4, "record_size", "record size outside the format's limits")
-	// ErrFull reports that the format holds no more records or bytes.
-	ErrFull = add(-5, "full", "store is full")
+	// ErrFull reports that a format, or a table, holds no more.
+	ErrFull = add(-5, "full", "no room for more")
 	// ErrBuffer reports a buffer too small for what goes into it.
 	ErrBuffer = add(-6, "buffer", "buffer too small")
 	// ErrArgument reports a value that is not allowed.
 	ErrArgument = add(-11, "argument", "invalid argument")
 	// ErrType reports a dtype or type that is not allowed.
 	ErrType = add(-12, "type", "unsupported type")
-	// ErrDict reports a failed dictionary training, or a missing dictionary.
-	ErrDict = add(-9, "dictionary", "dictionary training failed")
+	// ErrDict reports a dictionary that can't be trained, is missing, or may not
+	// be replaced.
+	ErrDict = add(-9, "dictionary", "no usable dictionary")
 )
 
 // Data on disk.

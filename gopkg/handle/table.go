@@ -88,7 +88,7 @@ func (t *Table) Reserve() (int64, error) {
 	} else if t.used < maxSlots {
 		slot, t.used = t.used, t.used+1
 	} else {
-		return 0, fmt.Errorf("%d engine objects are open, which is the limit: %w", maxSlots, errs.ErrFull)
+		return 0, errs.ErrFull.Errorf("%d engine objects are open, which is the limit", maxSlots)
 	}
 	if t.pages[slot>>pageBits].Load() == nil {
 		t.pages[slot>>pageBits].Store(new(page))

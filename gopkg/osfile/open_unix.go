@@ -7,7 +7,6 @@ package osfile
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 
@@ -27,7 +26,7 @@ func Open(name string, flag int, perm fs.FileMode) (*os.File, error) {
 	}
 	var st unix.Stat_t
 	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = fmt.Errorf("it is no regular file: %w", errs.ErrFormat)
+		err = errs.ErrFormat.Errorf("it is no regular file")
 	}
 	if err == nil {
 		err = unix.SetNonblock(fd, false)

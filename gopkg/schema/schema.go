@@ -58,11 +58,11 @@ func missing(storePath string, err error) error {
 	info, statErr := os.Stat(storePath)
 	switch {
 	case errors.Is(statErr, fs.ErrNotExist):
-		return fmt.Errorf("%s does not exist: %w", storePath, errs.ErrNotFound)
+		return errs.ErrNotFound.Errorf("%s does not exist", storePath)
 	case statErr == nil && !info.IsDir():
-		return fmt.Errorf("%s is a file, a store is a directory: %w", storePath, errs.ErrFormat)
+		return errs.ErrFormat.Errorf("%s is a file, a store is a directory", storePath)
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("directory %s has no %s, it is no data set: %w", storePath, FileName, errs.ErrNotFound)
+		return errs.ErrNotFound.Errorf("directory %s has no %s, it is no data set", storePath, FileName)
 	}
 	return fmt.Errorf("read schema: %w", err)
 }

@@ -16,7 +16,7 @@ func (s *Store) alone(work func() error) error {
 		return err
 	}
 	if !s.life.claim() {
-		return fmt.Errorf("other calls are running on this handle: %w", errs.ErrInUse)
+		return errs.ErrInUse.Errorf("other calls are running on this handle; wait for their end")
 	}
 	err := s.claimedAlone(work)
 	if half := (halfway{}); errors.As(err, &half) {
@@ -53,5 +53,5 @@ func (s *Store) refusal() error {
 	if s.life.over() {
 		return fmt.Errorf("store %s: %w", s.path, errs.ErrClosed)
 	}
-	return fmt.Errorf("store %s: records are being deleted through this handle, or it is compacting: %w", s.path, errs.ErrInUse)
+	return errs.ErrInUse.Errorf("store %s: records are being deleted through this handle, or it is compacting; try again after that", s.path)
 }

@@ -61,7 +61,7 @@ func (s *Store) Append(ctx context.Context, src []byte, offsets []uint64, tag co
 			// The dictionary may change until the append has its turn.
 			return s.placeAll(ctx, feed, int64(len(offsets)), func() error {
 				if s.dict.Load() != dict {
-					return fmt.Errorf("append to %s: a new dictionary was trained meanwhile: %w", s.path, errs.ErrDict)
+					return errs.ErrDict.Errorf("append to %s: a new dictionary was trained meanwhile", s.path)
 				}
 				return nil
 			})
@@ -152,10 +152,10 @@ func checkRecords(src []byte, offsets []uint64, lim limits) error {
 		}
 		size := end - start
 		if size > uint64(lim.maxRecord) {
-			return fmt.Errorf("record %d has %d bytes, at most %d are allowed: %w", i, size, lim.maxRecord, errs.ErrRecordSize)
+			return errs.ErrRecordSize.Errorf("record %d has %d bytes, at most %d are allowed", i, size, lim.maxRecord)
 		}
 		if size < uint64(lim.minRecord) {
-			return fmt.Errorf("record %d is empty: %s: %w", i, lim.why, errs.ErrRecordSize)
+			return errs.ErrRecordSize.Errorf("record %d is empty: %s", i, lim.why)
 		}
 	}
 	return nil

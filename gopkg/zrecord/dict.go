@@ -91,7 +91,7 @@ func (s *Store) dictUnused() error {
 		return fmt.Errorf("store %s: %w", s.path, err)
 	}
 	if used {
-		return fmt.Errorf("store %s has records that need its present dictionary: %w", s.path, errs.ErrDict)
+		return errs.ErrDict.Errorf("store %s has records that need its present dictionary", s.path)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (s *Store) dictFor(tag codec.Tag) (*codec.Dict, error) {
 	}
 	dict, err := s.loadDict()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("codec %s needs a dictionary, train one first: %w", tag, errs.ErrDict)
+		return nil, errs.ErrDict.Errorf("codec %s needs a dictionary, train one first", tag)
 	}
 	return dict, err
 }

@@ -4,8 +4,8 @@ package zrecord
 
 import (
 	"errors"
-	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -20,8 +20,8 @@ const errNotDirectory = unix.ENOTDIR
 func lock(f *os.File) error {
 	held, err := flock(f, unix.LOCK_EX)
 	if held {
-		return fmt.Errorf("%s: another process, or another handle of this one, has the store open for writing: %w",
-			f.Name(), errs.ErrLocked)
+		return errs.ErrLocked.Errorf("%s: another process, or another handle of this one, has the store open for writing; "+
+			"close that first", filepath.Dir(f.Name()))
 	}
 	return err
 }
@@ -30,8 +30,8 @@ func lock(f *os.File) error {
 func lockShared(f *os.File) error {
 	held, err := flock(f, unix.LOCK_SH)
 	if held {
-		return fmt.Errorf("%s: records are being deleted from the store, or it is being compacted: %w",
-			f.Name(), errs.ErrInUse)
+		return errs.ErrInUse.Errorf("%s: records are being deleted from the store, or it is being compacted; try again after that",
+			filepath.Dir(f.Name()))
 	}
 	return err
 }
@@ -40,8 +40,8 @@ func lockShared(f *os.File) error {
 func lockAlone(f *os.File) error {
 	held, err := flock(f, unix.LOCK_EX)
 	if held {
-		return fmt.Errorf("%s: another process, or another handle of this one, has the store open: %w",
-			f.Name(), errs.ErrInUse)
+		return errs.ErrInUse.Errorf("the store is in use: close the datasets, loaders and handles that have it open, " +
+			"in this process or another")
 	}
 	return err
 }

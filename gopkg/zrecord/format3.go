@@ -74,7 +74,7 @@ func parseHeader3(b []byte) (tail3, error) {
 		return tail3{}, fmt.Errorf("does not begin with %q: %w", magic3, errs.ErrFormat)
 	}
 	if v := binary.LittleEndian.Uint16(b[4:]); v != version3 {
-		return tail3{}, fmt.Errorf("store of format %d, this build reads format %d: %w", v, version3, errs.ErrFormat)
+		return tail3{}, errs.ErrFormat.Errorf("store of format %d, this build reads format %d", v, version3)
 	}
 	t := tail3{
 		chunk:  int(binary.LittleEndian.Uint16(b[6:])),

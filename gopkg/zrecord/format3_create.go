@@ -2,7 +2,6 @@ package zrecord
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,7 +25,7 @@ func create3(d disk, path string) (file, error) {
 	}
 	temp := name + osfile.TempSuffix
 	if lostTable(path) {
-		return nil, fmt.Errorf("%s holds chunk files but no %s: %w", path, metaName, errs.ErrFormat)
+		return nil, errs.ErrFormat.Errorf("%s holds chunk files but no %s", path, metaName)
 	}
 	f, err := d.Create(temp)
 	if err != nil {

@@ -102,7 +102,7 @@ func parseJournal3(r io.ReaderAt, size int64) (*journal3, error) {
 		return nil, fmt.Errorf("its header is damaged: %w", errs.ErrCorrupt)
 	}
 	if v := le.Uint16(b[4:]); v != redoVersion {
-		return nil, fmt.Errorf("journal of version %d, this build reads %d: %w", v, redoVersion, errs.ErrFormat)
+		return nil, errs.ErrFormat.Errorf("journal of version %d, this build reads %d", v, redoVersion)
 	}
 	j := &journal3{chunk: int(le.Uint16(b[6:])), offset: int64(le.Uint32(b[8:]))}
 	dataLen, n := int64(le.Uint32(b[12:])), int64(le.Uint32(b[48:]))

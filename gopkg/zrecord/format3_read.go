@@ -46,11 +46,11 @@ func openFiles3(path string, meta *os.File) (*files3, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file: %w", name, errs.ErrFormat)
+		return nil, errs.ErrFormat.Errorf("%s is no regular file", name)
 	}
 	if info.Size() != metaSize3 {
-		return nil, fmt.Errorf("%s has %d bytes, format 3 has %d (truncated or another format?): %w",
-			name, info.Size(), int64(metaSize3), errs.ErrFormat)
+		return nil, errs.ErrFormat.Errorf("%s has %d bytes, format 3 has %d (truncated or another format?)",
+			name, info.Size(), int64(metaSize3))
 	}
 	var head [header3]byte
 	if _, err := meta.ReadAt(head[:], 0); err != nil {

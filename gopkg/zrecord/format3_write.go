@@ -147,7 +147,7 @@ func (w *writer3) use(f file, id int) {
 func (w *writer3) roll() error {
 	next := w.placed.chunk + 1
 	if next >= MaxChunks {
-		return fmt.Errorf("append to %s: all %d chunk files are full: %w", w.path, MaxChunks, errs.ErrFull)
+		return errs.ErrFull.Errorf("append to %s: all %d chunk files are full", w.path, MaxChunks)
 	}
 	f, err := createChunk(w.disk, w.path, next)
 	if err != nil {

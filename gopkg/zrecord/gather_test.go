@@ -26,7 +26,7 @@ func TestGatherChecksItsArguments(t *testing.T) {
 		want error
 		text string
 	}{
-		{"index at the end", Request{Idxs: []int64{0, 5}, Dst: buffer, Offsets: []uint64{0, 4000}}, 0, errs.ErrIndex, "index 5 at position 1: want 0 to 4"},
+		{"index at the end", Request{Idxs: []int64{0, 5}, Dst: buffer, Offsets: []uint64{0, 4000}}, 0, errs.ErrIndex, "index 5 at position 1 is out of range, want 0 to 4"},
 		{"negative, unsigned", Request{Idxs: []int64{-1}, Dst: buffer, Offsets: []uint64{0}}, 0, errs.ErrIndex, "18446744073709551615"},
 		{"too negative", Request{Idxs: []int64{-6}, Wrap: PresentLength, Dst: buffer, Offsets: []uint64{0}}, 0, errs.ErrIndex, "want -5 to 4"},
 		{"smallest", Request{Idxs: []int64{math.MinInt64}, Wrap: PresentLength, Dst: buffer, Offsets: []uint64{0}}, 0, errs.ErrIndex, ""},

@@ -73,7 +73,7 @@ func checkIndices(idxs []int64, first int, wrap, length int64, path string) erro
 		if length == 0 {
 			allowed = "the store is empty"
 		}
-		return fmt.Errorf("index %s at position %d: %s: store %s: %w", shown, first+at, allowed, path, errs.ErrIndex)
+		return errs.ErrIndex.Errorf("index %s at position %d is out of range, %s: store %s", shown, first+at, allowed, path)
 	}
 	return nil
 }

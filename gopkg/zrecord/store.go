@@ -167,7 +167,7 @@ func (s *Store) lockedMeta() (file, error) {
 	// time; a few rounds settle that.
 	for range 8 {
 		if s.opt.Mode == CreateNew && exists(name) {
-			return nil, fmt.Errorf("%s holds a store: %w", s.path, errs.ErrExists)
+			return nil, errs.ErrExists.Errorf("there is a store at %s already", s.path)
 		}
 		if s.opt.Mode != Append {
 			if meta, err := create3(s.disk, s.path); meta != nil || err != nil {
@@ -190,7 +190,7 @@ func (s *Store) lockedMeta() (file, error) {
 		}
 		return meta, nil
 	}
-	return nil, fmt.Errorf("%s: another process is making the store: %w", s.path, errs.ErrLocked)
+	return nil, errs.ErrLocked.Errorf("%s: another process is making the store", s.path)
 }
 
 // missing explains why meta.zr can't be opened.
@@ -201,13 +201,13 @@ func (s *Store) missing(err error) error {
 	info, statErr := os.Stat(s.path)
 	switch {
 	case statErr != nil:
-		return fmt.Errorf("%s: no store there: %w", s.path, errs.ErrNotFound)
+		return errs.ErrNotFound.Errorf("there is no store at %s", s.path)
 	case !info.IsDir():
-		return fmt.Errorf("%s is a file, a store is a directory: %w", s.path, errs.ErrFormat)
+		return errs.ErrFormat.Errorf("%s is a file, a store is a directory", s.path)
 	case lostTable(s.path) && !exists(filepath.Join(s.path, metaName)):
-		return fmt.Errorf("%s holds chunk files but no %s: %w", s.path, metaName, errs.ErrFormat)
+		return errs.ErrFormat.Errorf("%s holds chunk files but no %s", s.path, metaName)
 	}
-	return fmt.Errorf("directory %s has no %s, it is no store: %w", s.path, metaName, errs.ErrNotFound)
+	return errs.ErrNotFound.Errorf("directory %s has no %s, it is no store", s.path, metaName)
 }
 
 // LockFd returns the file descriptor whose lock makes this store's writer the

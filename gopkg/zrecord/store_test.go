@@ -161,7 +161,7 @@ func TestOneWriterAtATime(t *testing.T) {
 	first := openStore(t, path, Append)
 	for _, mode := range []Mode{Append, CreateOrAppend} {
 		_, err := Open(path, Options{Mode: mode})
-		if !errors.Is(err, errs.ErrLocked) || !strings.Contains(err.Error(), metaName) {
+		if !errors.Is(err, errs.ErrLocked) || !strings.Contains(err.Error(), path+": another process") {
 			t.Fatalf("second writer: %v", err)
 		}
 	}
