@@ -12,7 +12,7 @@ import numpy as np
 from . import _engine
 from ._format import format_info
 from ._schema import merge_schema, read_schema, write_schema
-from .errors import ArgumentError, DictionaryError, StoreExistsError, StoreFullError, StoreNotFoundError
+from .errors import ArgumentError, DictionaryError, StoreExistsError, StoreFullError, StoreNotFoundError, ZrecordError
 from .zrecord import Zrecord
 
 __all__ = ["Publication"]
@@ -67,19 +67,22 @@ class Publication:
         try:
             self._begin()
         except BaseException as error:
+            self._named(error)
             self._roll_back()
             if isinstance(error, OSError):
                 raise _engine.system_error(error, f"write the store {self._target}") from None
             raise
         return self
 
-    def __exit__(self, kind, *_exc):
+    def __exit__(self, kind, error, _trace):
         if kind is not None:
+            self._named(error)
             self._roll_back()
             return
         try:
             self._publish()
         except BaseException as error:
+            self._named(error)
             self._roll_back()
             if isinstance(error, OSError):
                 raise _engine.system_error(error, f"write the store {self._target}") from None
@@ -149,6 +152,14 @@ class Publication:
             self._codec = old["codec"] if old is not None else _CODEC
         self._schema["codec"] = self._codec
 
+    def _named(self, error):
+        """Return an error of the engine's; it names the store by the place that the caller knows."""
+        if self._temporary is not None and isinstance(error, ZrecordError):
+            error.args = tuple(
+                arg.replace(self._temporary, self._target) if isinstance(arg, str) else arg for arg in error.args
+            )
+        return error
+
     def _check_room(self, records):
         """Refuse more records than fit before the first is written, where their number is known."""
         limit = format_info()["max_records"]
@@ -172,7 +183,7 @@ class Publication:
             shutil.copymode(self._target, temporary)
 
     def _train(self, block, offsets):
-        """Train the dictionary on up to 8192 records, evenly spaced over a block."""
+        """Train the dictionary on records that are evenly spaced over a block."""
         count = len(offsets)
         picks = np.unique(np.linspace(0, count - 1, min(count, _DICT_SAMPLES)).astype(np.int64))
         starts = np.asarray(offsets, dtype=np.int64)
@@ -184,7 +195,7 @@ class Publication:
             self._store.train_dict(samples, sizes, target)
         except DictionaryError as error:
             self._codec = self._schema["codec"] = "zstd"
-            warnings.warn(f"{error}; compressing without a dictionary", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"{self._named(error)}; compressing without a dictionary", RuntimeWarning, stacklevel=4)
 
     def _publish(self):
         place = self._temporary or self._target

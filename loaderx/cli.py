@@ -24,15 +24,17 @@ import sys
 import numpy as np
 
 from . import __version__, dtypes
+from ._format import codec_tag, format_info
+from ._records import BLOCK_RECORDS
 from ._schema import read_schema
 from .converter import from_numpy
-from .errors import StoreFormatError, StoreNotFoundError, ZrecordError
+from .errors import ArgumentError, DtypeError, StoreFormatError, StoreNotFoundError, ZrecordError
 from .zrecord import Zrecord
 
 __all__ = ["main"]
 
+_NPY = b"\x93NUMPY"
 _OK, _BAD, _USAGE, _INTERRUPTED = 0, 1, 2, 130
-_LENGTHS_AT_ONCE = 1 << 20
 
 
 def main(argv=None):
@@ -83,15 +85,24 @@ def _silence():
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose epilog may be a function, which is called when the help is shown."""
+
+    def format_help(self):
+        if callable(self.epilog):
+            self.epilog = self.epilog()
+        return super().format_help()
+
+
 def _parser():
     parser = argparse.ArgumentParser(prog="loaderx", description="Work with record stores.")
     parser.add_argument("--version", action="version", version=f"loaderx-go {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
 
     def command(name, run, text):
         sub = commands.add_parser(name, help=text, description=text)
         sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=run, misuse=sub.error)
         return sub
 
     info = command("info", _info, "Show what a store holds and how much space it takes.")
@@ -105,18 +116,26 @@ def _parser():
 
     cat = command("cat", _cat, "Write one record's bytes to standard output, or print its values.")
     cat.add_argument("store")
-    cat.add_argument("index", type=int, help="negative numbers count from the end (after --)")
+    cat.add_argument("index", type=int, help="negative numbers count from the end")
     cat.add_argument("--text", action="store_true", help="print the values as the store's schema says")
 
     convert = command("convert", _convert, "Write a .npy array as a dense store, or append it to one.")
     convert.add_argument("source", metavar="IN.npy")
     convert.add_argument("store", metavar="OUT")
-    convert.add_argument(
-        "--codec", choices=["raw", "zstd", "zstd_dict"], help="default: the store's own, zstd for a new one"
-    )
+    convert.add_argument("--codec", type=_codec, help="compression; default: the store's own, zstd for a new one")
     convert.add_argument("--level", type=int, help="compression level")
-    convert.add_argument("--dict-size", type=int, help="largest size of the dictionary in bytes")
+    convert.add_argument("--dict-size", type=int, help="largest size of the dictionary in bytes, for zstd_dict")
+    convert.add_argument("--no-append", action="store_true", help="fail if there is a store at OUT")
+    convert.epilog = lambda: f"Codecs: {', '.join(format_info()['codecs'])}."
     return parser
+
+
+def _codec(name):
+    try:
+        codec_tag(name)
+    except ArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name
 
 
 def _info(args):
@@ -124,8 +143,8 @@ def _info(args):
         stats = store.stats()
         schema = _schema(args.store) or {}
         logical = sum(
-            int(store.lengths(np.arange(at, min(at + _LENGTHS_AT_ONCE, stats["records"]))).sum(dtype=np.int64))
-            for at in range(0, stats["records"], _LENGTHS_AT_ONCE)
+            int(store.lengths(np.arange(at, min(at + BLOCK_RECORDS, stats["records"]))).sum(dtype=np.int64))
+            for at in range(0, stats["records"], BLOCK_RECORDS)
         )
         result = {
             "store": args.store,
@@ -163,8 +182,8 @@ def _unfit(schema, store, count, known):
     """Find whole records that are no rows of the schema's type and shape, beside the ones `known` to be bad."""
     row = dtypes.from_name(schema["dtype"]).itemsize * math.prod(schema["item_shape"])
     unfit = []
-    for start in range(0, count, _LENGTHS_AT_ONCE):
-        idxs = np.setdiff1d(np.arange(start, min(start + _LENGTHS_AT_ONCE, count)), known)
+    for start in range(0, count, BLOCK_RECORDS):
+        idxs = np.setdiff1d(np.arange(start, min(start + BLOCK_RECORDS, count)), known)
         sizes = store.lengths(idxs).astype(np.int64)
         wrong = sizes != row if schema.get("kind") == "dense" else sizes % max(row, 1) != 0
         for index, size in zip(idxs[wrong].tolist(), sizes[wrong].tolist(), strict=True):
@@ -199,7 +218,8 @@ def _cat(args):
         shape = schema["item_shape"] if schema["kind"] == "dense" else [-1, *schema["item_shape"]]
         values = values.reshape(shape)
     if not args.json:
-        print(values)
+        with np.printoptions(threshold=sys.maxsize):
+            print(values)
         return None, _OK
     result = {"index": index, "bytes": record.nbytes, "dtype": str(values.dtype), "shape": list(values.shape)}
     return {**result, "values": _plain(values)}, _OK
@@ -218,11 +238,31 @@ def _plain(values):
 
 
 def _convert(args):
-    array = np.load(args.source, mmap_mode="r", allow_pickle=False)
-    count = from_numpy(args.store, array, codec=args.codec, level=args.level, dict_size=args.dict_size)
+    if args.dict_size is not None and args.codec != "zstd_dict":
+        args.misuse("--dict-size goes with --codec zstd_dict")
+    array = _load(args.source)
+    options = {"codec": args.codec, "level": args.level, "dict_size": args.dict_size}
+    count = from_numpy(args.store, array, **options, exist_ok=not args.no_append)
     with Zrecord(args.store, mode="r") as store:
         stats = store.stats()
     return {"store": args.store, "converted": count, "bytes": array.nbytes, **stats}, _OK
+
+
+def _load(path):
+    """Map the array of a .npy file."""
+    with open(path, "rb") as file:
+        begin = file.read(len(_NPY))
+    if begin.startswith(b"PK"):
+        raise StoreFormatError(f"{path} is an archive, perhaps of several arrays: save the one to convert as .npy")
+    if begin != _NPY:
+        raise StoreFormatError(f"{path} is not a .npy file")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        if "objects" in str(error):
+            raise DtypeError(f"{path} holds references to Python objects, which can't be stored") from None
+        raise StoreFormatError(f"{path} is a damaged .npy file: {error}") from None
+    return array
 
 
 def _schema(path):
@@ -258,7 +298,3 @@ def _size(n):
             return f"{n:.4g} {unit}"
         n /= 1024
     return f"{n:.4g} TiB"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,11 +17,13 @@ the records were published: `len` of the store tells.
 import math
 import operator
 import os
+import sys
 from collections.abc import Mapping
 
 import numpy as np
 
 from . import dtypes
+from ._checks import integer
 from ._format import codec_tag, format_info
 from ._progress import Progress
 from ._publish import Publication
@@ -213,18 +215,11 @@ def _checked_options(codec, chunk_bytes, dict_size, level, schema):
     """Check what both converters take, before anything is written."""
     if codec is not None:
         codec_tag(codec)
-    for name, value in (("chunk_bytes", chunk_bytes), ("dict_size", dict_size), ("level", level)):
-        if value is None and name != "chunk_bytes":
-            continue
-        try:
-            positive = operator.index(value) >= 1
-        except TypeError:
-            raise DtypeError(f"{name} must be an int, got {type(value).__name__}") from None
-        if not positive:
-            raise ArgumentError(f"{name} must be at least 1, got {value}")
-    limit = format_info()["max_dict_bytes"]
-    if dict_size is not None and dict_size > limit:
-        raise ArgumentError(f"dict_size must be at most {limit}")
+    info = format_info()
+    if dict_size is not None:
+        integer("dict_size", dict_size, info["min_dict_bytes"], info["max_dict_bytes"])
+    if level is not None:
+        integer("level", level, info["min_level"], info["max_level"])
     if schema is not None and not isinstance(schema, Mapping):
         raise DtypeError(f"schema must be a dict, got {type(schema).__name__}")
-    return operator.index(chunk_bytes)
+    return integer("chunk_bytes", chunk_bytes, 1, sys.maxsize)

@@ -32,7 +32,10 @@ func FormatInfo(buf uint64, capacity int64) (status int64) {
 		"version":        schema.Version,
 		"max_record_len": zrecord.MaxRecordLen,
 		"max_records":    zrecord.MaxRecords,
+		"min_dict_bytes": codec.MinDictBytes,
 		"max_dict_bytes": codec.MaxDictBytes,
+		"min_level":      codec.MinLevel,
+		"max_level":      codec.MaxLevel,
 	})
 	if err != nil {
 		return fail(err)

@@ -11,7 +11,7 @@ import pytest
 from loaderx import __version__, cli
 from loaderx.converter import from_iterator, from_numpy
 from loaderx.dataset import DenseDataset
-from loaderx.zrecord import Zrecord
+from loaderx.zrecord import CODECS, Zrecord
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -117,7 +117,8 @@ def test_compact(store, rows, run_json, run):
 
 def test_cat(tmp_path, store, rows, run, run_json):
     assert run("cat", store, 3) == (0, rows[3].tobytes(), "")
-    assert run("cat", store, "--", -1)[1] == rows[-1].tobytes()
+    assert run("cat", store, -1)[1] == run("cat", store, "--", -1)[1] == rows[-1].tobytes()
+    assert run("cat", "--text", store, -500)[1].decode() == f"{rows[0]}\n"
     assert run("cat", "--text", store, 3)[1].decode() == f"{rows[3]}\n"
     status, got = run_json("cat", store, 3)
     assert status == 0 and got == {
@@ -153,6 +154,7 @@ def test_convert(tmp_path, rows, run_json, codec):
         ["cat", "missing", "0"],
         ["convert", "missing.npy", "out"],
         ["convert", "text.npy", "out"],
+        ["convert", "text.npy", "out", "--no-append"],
     ],
 )
 def test_failures_say_what_is_wrong(tmp_path, monkeypatch, run, run_json, args):
@@ -166,13 +168,101 @@ def test_failures_say_what_is_wrong(tmp_path, monkeypatch, run, run_json, args):
 
 
 @pytest.mark.parametrize(
-    "args", [[], ["frobnicate"], ["info"], ["cat", "s", "x"], ["convert", "a", "b", "--codec", "lzma"]]
+    "args",
+    [[], ["frobnicate"], ["info"], ["cat", "s", "x"], ["convert", "a", "b", "--codec", "lzma"]],
 )
 def test_wrong_usage_is_status_2(args, capsys):
     with pytest.raises(SystemExit) as error:
         cli.main(args)
     assert error.value.code == 2
     assert "usage: loaderx" in capsys.readouterr().err
+
+
+def test_cat_prints_all_values_of_a_long_record(tmp_path, run):
+    from_numpy(tmp_path / "s", np.arange(5000).reshape(1, 5000))
+    out = run("cat", "--text", tmp_path / "s", 0)[1].decode()
+    assert out.replace("[", " ").replace("]", " ").split() == [str(n) for n in range(5000)]
+
+
+def save_objects(path):
+    np.save(path, np.array([{}, []], dtype=object))
+
+
+def save_short(path):
+    np.save(path, np.arange(1000))
+    with open(path, "r+b") as file:
+        file.truncate(500)
+
+
+@pytest.mark.parametrize(
+    ("name", "save", "message"),
+    [
+        (
+            "a.npz",
+            lambda path: np.savez(path, a=np.arange(3)),
+            "is an archive, perhaps of several arrays: save the one",
+        ),
+        ("a.npy", lambda path: path.write_text("1,2,3\n"), "is not a .npy file"),
+        ("a.npy", lambda path: path.write_bytes(b""), "is not a .npy file"),
+        ("a.npy", lambda path: path.write_bytes(b"\x93NUMPY\x01"), "is a damaged .npy file"),
+        ("a.npy", save_short, "is a damaged .npy file"),
+        ("a.npy", save_objects, "holds references to Python objects, which can't be stored"),
+    ],
+)
+def test_convert_says_of_other_files_what_they_are(tmp_path, run, name, save, message):
+    save(tmp_path / name)
+    status, out, err = run("convert", tmp_path / name, tmp_path / "out")
+    assert (status, out) == (1, b"") and err.startswith(f"loaderx: {tmp_path / name} {message}")
+    assert "pickle" not in err and "asarray" not in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+def test_convert_can_refuse_to_append(tmp_path, rows, run, run_json):
+    np.save(tmp_path / "in.npy", rows)
+    assert run_json("convert", tmp_path / "in.npy", tmp_path / "out", "--no-append")[1]["records"] == 500
+    status, _, err = run("convert", tmp_path / "in.npy", tmp_path / "out", "--no-append")
+    assert status == 1 and f"{tmp_path / 'out'} holds a store of 500 records" in err
+    assert run_json("convert", tmp_path / "in.npy", tmp_path / "out")[1]["records"] == 1000
+
+
+@pytest.mark.parametrize("codec", [[], ["--codec", "raw"], ["--codec", "zstd"]])
+def test_the_size_of_a_dictionary_without_one_is_wrong_usage(tmp_path, rows, codec, capsys):
+    np.save(tmp_path / "in.npy", rows)
+    with pytest.raises(SystemExit) as error:
+        cli.main(["convert", str(tmp_path / "in.npy"), str(tmp_path / "out"), "--dict-size", "1000", *codec])
+    assert error.value.code == 2
+    assert "--dict-size goes with --codec zstd_dict" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--level", "99", "level must be in 1..22, got 99"),
+        ("--level", "0", "level must be in 1..22, got 0"),
+        ("--dict-size", "1", "dict_size must be in 256..16777216, got 1"),
+        ("--dict-size", "999999999", "dict_size must be in 256..16777216, got 999999999"),
+    ],
+)
+def test_numbers_that_no_conversion_takes(tmp_path, rows, run, option, value, message):
+    np.save(tmp_path / "in.npy", rows)
+    status, _, err = run("convert", tmp_path / "in.npy", tmp_path / "out", "--codec", "zstd_dict", option, value)
+    assert (status, err) == (1, f"loaderx: {message}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_codecs_are_those_of_the_engine(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["convert", "--help"])
+    assert f"Codecs: {', '.join(CODECS)}." in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main(["convert", "a", "b", "--codec", "lzma"])
+    assert f"unknown codec 'lzma', expected one of {sorted(CODECS)}" in capsys.readouterr().err
+
+
+def test_the_package_runs_as_the_command():
+    done = subprocess.run([sys.executable, "-m", "loaderx", "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout.startswith("usage: loaderx [")
 
 
 def test_version_and_help_do_not_load_the_engine(python):
@@ -229,7 +319,7 @@ def test_a_reader_that_stops_does_not_hide_what_was_found(tmp_path):
     from_numpy(tmp_path / "s", np.arange(50_000), codec="zstd")
     with open(tmp_path / "s" / "0.zr", "r+b") as f:
         f.truncate(1000)
-    command = [sys.executable, "-m", "loaderx.cli", "verify", str(tmp_path / "s")]
+    command = [sys.executable, "-m", "loaderx", "verify", str(tmp_path / "s")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as child:
         child.stdout.readline()
         child.stdout.close()
@@ -240,6 +330,6 @@ def test_a_reader_that_stops_does_not_hide_what_was_found(tmp_path):
 @pytest.mark.parametrize("redirection", ["> /dev/full", ">&-"])
 @pytest.mark.parametrize("options", ["", "--json"])
 def test_an_output_that_takes_nothing_is_no_traceback(tmp_path, redirection, options):
-    command = f"{sys.executable} -m loaderx.cli info {options} {tmp_path / 'missing'} {redirection}"
+    command = f"{sys.executable} -m loaderx info {options} {tmp_path / 'missing'} {redirection}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 1 and "Traceback" not in done.stderr

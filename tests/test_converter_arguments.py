@@ -92,12 +92,20 @@ def test_a_store_whose_rows_have_no_bytes_is_damaged(tmp_path):
         RaggedDataset(tmp_path / "s")
 
 
-@pytest.mark.parametrize("size", [(16 << 20) + 1, 2**40, 2**63, 2**70])
-def test_dictionaries_larger_than_any(tmp_path, size):
+@pytest.mark.parametrize("size", [-1, 0, 1, 255, (16 << 20) + 1, 2**40, 2**63, 2**70])
+def test_dictionaries_of_no_possible_size(tmp_path, size):
     rows = np.zeros((100, 30), np.uint8)
     for write, source in ((from_numpy, rows), (from_iterator, list(rows))):
-        with pytest.raises(ArgumentError, match=f"dict_size must be at most {16 << 20}"):
+        with pytest.raises(ArgumentError, match=f"dict_size must be in 256..{16 << 20}, got {size}"):
             write(tmp_path / "s", source, codec="zstd_dict", dict_size=size)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("level", [-1, 0, 23, 2**40])
+def test_levels_that_zstd_has_not(tmp_path, level):
+    for write, source in ((from_numpy, np.zeros((3, 3))), (from_iterator, [np.zeros(3)])):
+        with pytest.raises(ArgumentError, match=f"level must be in 1..22, got {level}"):
+            write(tmp_path / "s", source, level=level)
     assert os.listdir(tmp_path) == []
 
 

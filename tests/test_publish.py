@@ -127,3 +127,24 @@ def test_a_disk_that_fails_at_the_last_sync_is_an_error(path, monkeypatch):
     with pytest.raises(StoreIOError, match=f"write the store {path}: Input/output error") as caught:
         from_numpy(path, np.arange(3))
     assert caught.value.errno == errno.EIO
+
+
+def test_errors_name_the_place_that_was_asked_for(path, monkeypatch):
+    with pytest.warns(RuntimeWarning, match=f"^store {path}: a dictionary needs at least 7 records"):
+        from_numpy(path, np.zeros((3, 100)), codec="zstd_dict")
+
+    def full(store, *_args):
+        raise StoreIOError(f"append to {store.path}: no space left on device")
+
+    monkeypatch.setattr(Zrecord, "append", full)
+    with pytest.raises(StoreIOError) as caught:
+        from_numpy(path.with_name("other"), np.zeros((3, 100)))
+    assert str(caught.value) == f"append to {path.with_name('other')}: no space left on device"
+
+    def source():
+        yield np.zeros(3)
+        raise StoreIOError(5)  # a source's own, whatever it holds
+
+    with pytest.raises(StoreIOError) as caught:
+        from_iterator(path.with_name("other"), source())
+    assert caught.value.args == (5,)
