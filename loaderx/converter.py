@@ -98,7 +98,7 @@ def from_numpy(
     chunk_bytes = _checked_options(codec, chunk_bytes, dict_size, level, schema)
     if not isinstance(array, np.ndarray) and not dtypes.is_tensor(array):
         hint = "the path comes first" if isinstance(array, (str, os.PathLike)) else "use numpy.asarray(x)"
-        raise DtypeError(f"from_numpy takes a numpy array, got {type(array).__name__}; {hint}")
+        raise DtypeError(f"from_numpy takes a numpy array or a torch tensor, got {type(array).__name__}; {hint}")
     if np.ma.isMaskedArray(array):
         raise DtypeError("a store has no place for the mask of a masked array; use .filled()")
     if array.ndim == 0:

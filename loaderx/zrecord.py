@@ -95,6 +95,13 @@ class Zrecord(OpenStore):
 
     Notes
     -----
+    Leaving a ``with`` block closes the store and with it publishes what was
+    appended, also when an exception ends the block: what a failed program had
+    written is kept. The converters keep none of it.
+
+    Records are numbered from 0 only. Negative indices, which datasets count
+    from the end, raise `RecordIndexError` in all methods.
+
     Reading and appending are safe from many threads at once; the GIL is
     released. A store that was opened for reading can be pickled (as its path
     and options) and works in a forked child; one that writes refuses both,

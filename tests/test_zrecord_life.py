@@ -1,5 +1,6 @@
 """Closing, threads, forks and pickles of the record store."""
 
+import contextlib
 import copy
 import os
 import pickle
@@ -8,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from loaderx.errors import ClosedError, DtypeError
+from loaderx.errors import ClosedError, DtypeError, RecordIndexError
 from loaderx.zrecord import Zrecord
 
 RECORDS = [b"first", b"x" * 5000, bytes(range(256)) * 4, b"\0"]
@@ -152,3 +153,24 @@ def test_reopening_does_not_depend_on_the_working_directory(path, monkeypatch):
 def test_repr_says_what_it_is(path):
     assert repr(Zrecord(path, mode="r")) == f"Zrecord({str(path)!r}, codec='zstd', mode='r')"
     assert Zrecord(path, mode="r").path == str(path)
+
+
+def test_leaving_by_an_exception_publishes_what_was_appended(tmp_path):
+    with contextlib.suppress(KeyError), Zrecord(tmp_path / "s", mode="x") as store:
+        store.append(b"abcde", [0, 3])
+        raise KeyError
+    with Zrecord(tmp_path / "s", mode="r") as store:
+        assert len(store) == 2
+
+
+def test_negative_indices_are_refused_by_all_methods(tmp_path):
+    with Zrecord(tmp_path / "s", mode="x") as store:
+        store.append(b"abcde", [0, 3])
+        for call in (
+            lambda: store.gather([-1], np.empty(5, np.uint8), [0]),
+            lambda: store.lengths([-1]),
+            lambda: store.delete([-1]),
+        ):
+            with pytest.raises(RecordIndexError, match="negative index -1: a Zrecord counts from 0 only"):
+                call()
+        assert len(store) == 2
