@@ -227,17 +227,23 @@ class Ring:
             self._library.PipeStop(this)
 
     def close(self):
-        """Stop, and return when the engine touches none of the memory. Idempotent."""
-        this, self._id = self._id, 0
-        if not this or self._pid != os.getpid():
+        """Stop, and return when the engine touches none of the memory. Idempotent.
+
+        An interrupted call may be made again.
+        """
+        this, library = self._id, self._library
+        if self._pid != os.getpid():
             return
-        library = self._library
+        _sweep(library)
+        if not this:
+            return
         library.PipeStop(this)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not library.HandleClose(this, _engine.WAIT_MS):
             if time.monotonic() > deadline:
                 return  # the memory stays in _running
         _running.pop(this, None)
+        self._id = 0
 
 
 def _sweep(library):

@@ -3,10 +3,10 @@
 import os
 import threading
 
-from ._feed import failed
+from ._feed import ended, failed, fronts, not_within
 from ._ring import Stream
 from .collate import Flat, Pad
-from .errors import ClosedError, ZrecordError
+from .errors import ZrecordError
 
 __all__ = ["Direct", "EngineSource", "PythonSource", "engine_takes"]
 
@@ -29,6 +29,9 @@ class PythonSource:
 
     def __init__(self, streams, plan, output, indices):
         self._streams, self._plan, self._output, self._indices = streams, plan, output, indices
+
+    def begin(self, step):
+        """Do nothing: any step can be read at any time."""
 
     def read(self, step):
         """Return the batch of a step."""
@@ -57,11 +60,26 @@ class EngineSource:
 
     Parameters
     ----------
-    ring : Ring
+    make : callable
+        Takes a step and returns a `Ring` that begins with it.
     """
 
-    def __init__(self, ring):
-        self._ring = ring
+    def __init__(self, make):
+        self._make = make
+        self._ring = None
+        self._stopped = False
+
+    def begin(self, step):
+        """Make a ring that begins with a step, in place of the one there was.
+
+        Parameters
+        ----------
+        step : int
+        """
+        self.close()
+        ring = self._ring = self._make(step)
+        if self._stopped:  # by another thread, meanwhile
+            ring.close()
 
     def read(self, step):
         """Return the batch of a step."""
@@ -69,73 +87,102 @@ class EngineSource:
 
     def stop(self):
         """Make every `read` raise soon."""
-        self._ring.stop()
+        self._stopped = True
+        if self._ring is not None:
+            self._ring.stop()
 
     def close(self):
         """Give the memory up once the engine has let go of it."""
-        self._ring.close()
+        if self._ring is not None:
+            self._ring.close()
 
 
 class Direct:
     """The engine's batches without any Python thread; has the interface of `Feed`.
 
+    Where a signal handler raises in the middle of `take`, the ring may have lost a slot. Then the
+    next call makes a new one, which begins with the step that was not delivered.
+
     Parameters
     ----------
     make : callable
         Takes a step and returns a `Ring` that begins with it.
-    step : int
+    step, end : int
+        The first step, and the one after the last.
     """
 
-    def __init__(self, make, step):
+    def __init__(self, make, step, end):
         self.pid = os.getpid()
-        self.closed = False
+        self.closed = self.once = False
         self.why = "the loader is closed"
         self.delivered = step
-        self._make = make
+        self._end = end
+        self._source = EngineSource(make)
         self._turn = threading.RLock()
-        self._ring = make(step)
+        self._whole = False  # whether the ring can be asked for the step `delivered`
+        fronts.add(self)
+
+    def start(self):
+        """Begin to prepare batches. Idempotent; one that was interrupted may be called again."""
+        with self._turn:
+            if not self._whole and not self.closed:
+                self._source.begin(self.delivered)
+                self._whole = True
+
+    def within(self):
+        """Whether this thread is inside `take` or `start`, as a signal handler may be."""
+        return self._turn._is_owned()
 
     def take(self):
         """Return the next step's batch, or close and raise what the step raised."""
-        with self._turn:
-            if self.closed:
-                raise ClosedError(self.why)
-            step, ring = self.delivered, self._ring
-            try:
-                batch = ring.take(step)
-            except ZrecordError as exc:
+        turn, source = self._turn, self._source
+        if turn._is_owned():
+            raise not_within("next")
+        given = 0  # the step after the one that is delivered, once it is
+        try:
+            with turn:
                 if self.closed:
-                    raise ClosedError(self.why) from None
-                self._end(failed(step, exc))
-                raise
-            except BaseException:
-                # Ctrl-C, as a rule: the step can be asked for again, of a ring that is whole.
-                ring.close()
-                if not self.closed:
-                    self._ring = self._make(step)
-                    if self.closed:  # by another thread, meanwhile
-                        self._ring.close()
-                raise
-            if batch is None:
-                raise StopIteration
-            self.delivered = step + 1
+                    raise ended(self.why)
+                step = self.delivered
+                if step >= self._end:
+                    raise StopIteration
+                if not self._whole:
+                    source.begin(step)
+                self._whole = False  # until the batch is there
+                try:
+                    batch = source._ring.take(step)
+                except ZrecordError as exc:
+                    if self.closed:
+                        raise ended(self.why) from None
+                    self._end_with(failed(step, exc))
+                    raise
+                given = self.delivered = step + 1
+                self._whole = True
             return batch
+        except BaseException:
+            if given:
+                with turn:
+                    if self.delivered == given:  # no later step reached anybody
+                        self.delivered, self._whole = given - 1, False
+            raise
 
-    def _end(self, why):
+    def _end_with(self, why):
         if not self.closed:
             self.why = why
         self.closed = True
-        self._ring.close()
+        self._source.close()
 
     def stop(self, why=None):
         """Make a `take` that waits raise. Any thread may call it, at any time."""
         if why and not self.closed:
             self.why = why
         self.closed = True
-        self._ring.stop()
+        self._source.stop()
 
     def release(self):
         """Give up the memory, once the engine has let go of it."""
-        self._ring.close()
+        self._source.close()
 
-    join = release
+    def join(self, _deadline=None):
+        """Release; there are no threads to wait for."""
+        self._source.close()

@@ -1,12 +1,13 @@
 """Endless batches of several streams, in the order of their steps."""
 
+import contextlib
 import os
 import threading
 import weakref
 from collections.abc import Mapping
 
-from . import _state
-from ._feed import Feed
+from . import _engine, _state
+from ._feed import Feed, not_within
 from ._output import Output
 from ._plan import Plan
 from ._ring import Ring
@@ -145,26 +146,34 @@ class DataLoader:
             dtype = getattr(stream.dataset if isinstance(stream, (Pad, Flat)) else stream, "dtype", None)
             if shown.name != "numpy" and dtype is not None:
                 shown.check(name, dtype)
-        self._prepare()
-        self._start(plan, step, shown)
+        self._shown = shown
+        self._prepare(plan, step)
 
-    def _prepare(self):
-        """Make what neither pickles nor outlives a fork."""
+    def _prepare(self, plan, step):
+        """Make what does not pickle, and begin."""
         self._prints = None
-        self._epochs = weakref.WeakSet()
+        self._lock = _engine.Lock(threading.RLock)  # for changing the front
+        # Whatever may be running: the front, those of epochs, and old ones whose end was
+        # interrupted. None of them knows the loader, so the loader can be collected. Not at exit:
+        # the engine and the fronts see to that themselves.
+        self._fronts = []
+        weakref.finalize(self, _drop, self._fronts).atexit = False
+        self._adopt(plan, step)
+        try:
+            self._front.start()
+        except BaseException:
+            _drop(self._fronts)
+            raise
 
-    def _start(self, plan, step, shown=None):
-        """Begin to prepare batches of a plan at a step."""
-        self._plan = plan
-        self._shown = shown or Output(*self._output)
-        self._front = self._prepared(plan, step)
-        # The front does not know the loader, so the loader can be collected. Not at exit: the
-        # engine and the feeds see to that themselves.
-        self._finalizer = weakref.finalize(self, _drop, self._front)
-        self._finalizer.atexit = False
+    def _adopt(self, plan, step):
+        """Take another front, which does nothing yet: a signal handler may raise before all know it."""
+        front = self._prepared(plan, step)
+        self._fronts.append(front)
+        self._plan, self._front = plan, front
+        return front
 
     def _prepared(self, plan, step):
-        """Return a running front: the object that prepares batches and hands them over."""
+        """Return a new front: the object that prepares batches, once started, and hands them over."""
         shown, streams, indices = self._shown, self.streams, self._indices
         end = plan.steps
         if not engine_takes(streams):
@@ -180,8 +189,8 @@ class DataLoader:
             return Ring(streams, plan, step, workers, ahead, threads + _HELD, shown, indices)
 
         if self.transform is None:
-            return Direct(make, step)
-        return Feed(EngineSource(make(step)), self.transform, step, end, threads, self.prefetch_size)
+            return Direct(make, step, end)
+        return Feed(EngineSource(make), self.transform, step, end, threads, self.prefetch_size)
 
     def __next__(self):
         """Return the next step's batch.
@@ -198,13 +207,11 @@ class DataLoader:
 
     def _forked(self, old):
         """Replace the front of the parent process, whose threads do not exist in this one."""
-        with _restart_lock:
+        with self._lock():
             if self._front is old:
                 if old.closed:
                     raise ClosedError(old.why)
-                self._finalizer.detach()
-                self._epochs = weakref.WeakSet()
-                self._start(self._plan, old.delivered)
+                self._adopt(self._plan, old.delivered)
             return self._front
 
     def __iter__(self):
@@ -232,7 +239,7 @@ class DataLoader:
             From 0 on. Costs the same wherever it is.
         """
         step = _integer("step", step, 0, _LAST_STEP)
-        self._move(self._plan.restarted(), step)
+        self._move("seek", self._plan.restarted(), step)
 
     def state_dict(self):
         """Return what a new loader needs to go on exactly here, as plain JSON values.
@@ -264,22 +271,28 @@ class DataLoader:
             The state is of another run; the message says what differs.
         """
         step, samples = _state.check(state, self._plan, self._fingerprints())
-        self._move(self._plan.resumed(step, samples), step)
+        self._move("load_state_dict", self._plan.resumed(step, samples), step)
 
     def _fingerprints(self):
         if self._prints is None:
             self._prints = {name: _state.fingerprint(stream) for name, stream in self.streams.items()}
         return self._prints
 
-    def _move(self, plan, step):
-        with _restart_lock:
+    def _move(self, name, plan, step):
+        lock = self._lock()
+        if lock._is_owned() or self._front.within():
+            raise not_within(name)
+        with lock:
             if self._front.closed:
                 raise ClosedError(self._front.why)
-            if self._front.pid == os.getpid():
-                self._front.stop("the loader went to another step meanwhile")
-                self._front.join()
-            self._finalizer.detach()
-            self._start(plan, step)
+            front = self._adopt(plan, step)
+            for old in list(self._fronts):
+                # Also one of an earlier call that was interrupted, and epochs go on.
+                if old is not front and not old.once:
+                    old.stop("the loader went to another step meanwhile")
+                    old.join()
+                    self._fronts.remove(old)
+        front.start()
 
     def epoch(self):
         """Yield one pass over the records in their order, the short last batch included.
@@ -299,7 +312,8 @@ class DataLoader:
 
     def _pass(self):
         front = self._prepared(self._plan.pass_(), 0)
-        self._epochs.add(front)
+        front.once = True
+        self._fronts.append(front)
         try:
             while True:
                 try:
@@ -309,7 +323,9 @@ class DataLoader:
                 yield batch
                 del batch  # or its memory could not be used for the next
         finally:
-            _drop(front)
+            _drop([front])
+            with contextlib.suppress(ValueError):  # in a forked child, or the loader was closed
+                self._fronts.remove(front)
 
     # ---- the end --------------------------------------------------------------------------
 
@@ -325,7 +341,7 @@ class DataLoader:
         still running is not interrupted: it is waited for, but not for more than two
         seconds, and its result is dropped.
         """
-        fronts = [self._front, *self._epochs]
+        fronts = list(self._fronts)
         for front in fronts:
             front.stop()
         for front in fronts:
@@ -341,7 +357,7 @@ class DataLoader:
         if self.closed:
             raise ClosedError(self._front.why)
         state = self.__dict__.copy()
-        for name in ("_epochs", "_finalizer", "_prints", "_shown"):
+        for name in ("_fronts", "_lock", "_prints", "_shown"):
             del state[name]
         state["_front"] = self._front.delivered
         return state
@@ -349,8 +365,8 @@ class DataLoader:
     def __setstate__(self, state):
         step = state.pop("_front")
         self.__dict__.update(state)
-        self._prepare()
-        self._start(self._plan, step)
+        self._shown = Output(*self._output)
+        self._prepare(self._plan, step)
 
     def __repr__(self):
         state = "closed" if self.closed else f"step={self._front.delivered}"
@@ -361,10 +377,11 @@ class DataLoader:
         )
 
 
-def _drop(front):
-    """End a front without waiting for a running transform."""
-    front.stop()
-    front.release()
+def _drop(fronts):
+    """End fronts without waiting for a running transform."""
+    for front in list(fronts):
+        front.stop()
+        front.release()
 
 
 def _possible(plan):
@@ -400,15 +417,3 @@ def _checked(streams, indices):
     if len(set(lengths.values())) > 1:
         raise ArgumentError(f"streams must have the same number of records, got {lengths}")
     return streams, lengths[name]
-
-
-_restart_lock = threading.Lock()
-
-
-def _after_fork_in_child():
-    global _restart_lock
-    _restart_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
