@@ -1,7 +1,9 @@
 """The fetch side of the loader: threads that prepare batches, and the order they leave in."""
 
+import _thread
 import atexit
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -9,7 +11,7 @@ import weakref
 
 from .errors import ClosedError, ZrecordError
 
-__all__ = ["Feed", "ended", "failed", "fronts", "not_within"]
+__all__ = ["Feed", "ended", "enlist", "failed", "not_within"]
 
 #: How long `join` waits for a worker that is inside a transform or a slow read.
 _PATIENCE_SECONDS = 2.0
@@ -30,8 +32,9 @@ class Feed:
     never dropped, with that lock held.
 
     A signal handler may raise at any instant in the consumer's thread: what a call has begun is
-    finished by the next one. So nothing runs before `start`, when the owner knows the feed, and
-    consumers wait for a plain lock: those of `threading.Condition` do not survive an exception.
+    finished by the next one. So nothing runs before `start`, when the owner knows the feed; and the
+    consumer's thread neither starts threads nor waits in `threading.Condition`, whose locks do not
+    survive an exception.
 
     Parameters
     ----------
@@ -46,6 +49,9 @@ class Feed:
         Threads; 0 makes `take` do the work.
     ahead : int
         Batches prepared before they are asked for.
+    owner : weakref.ref, optional
+        The workers end when it is gone, though nobody called `stop`: a finalizer can be
+        interrupted, too.
 
     Attributes
     ----------
@@ -58,7 +64,7 @@ class Feed:
         The step that `take` returns next.
     """
 
-    def __init__(self, source, transform, step, end, workers, ahead):
+    def __init__(self, source, transform, step, end, workers, ahead, owner=None):
         self.pid = os.getpid()
         self.closed = self.once = False
         self.why = "the loader is closed"
@@ -69,15 +75,18 @@ class Feed:
         self._failed = False  # no step is begun after one has failed
         self._ready = {}  # step -> (batch, error)
         self._lock = threading.RLock()
-        self._bell = threading.Lock()  # consumers wait for its release
-        self._bell.acquire()
+        self._owner = owner
+        self._bell = _Bell()  # consumers wait
+        self._news = _Bell()  # those wait who start the threads, or wait for their end
         self._room = threading.Condition(self._lock)  # workers wait
         self._turn = threading.RLock()  # for starting; without workers for one consumer at a time
         self._workers = self._seats = workers
+        self._working = 0
         self._threads = []
+        self._hired = workers == 0
         self._whole = False  # whether the source can be asked for the step `delivered`
         self._started = False
-        fronts.add(self)
+        enlist(self)
 
     def start(self):
         """Begin to prepare batches. Idempotent; one that was interrupted may be called again."""
@@ -87,11 +96,28 @@ class Feed:
             if not self._whole:
                 self._source.begin(self.delivered)
                 self._whole = True
+            if not self._hired:
+                # Threads are started by another thread, where no signal handler runs.
+                _thread.start_new_thread(self._hire, ())
+                while not self._hired:
+                    self._news.wait()
+            if isinstance(self._hired, BaseException):
+                error, self._hired = self._hired, False
+                raise error
+            self._started = True
+
+    def _hire(self):
+        """Start the workers."""
+        try:
             for i in range(self._seats):
                 thread = threading.Thread(target=self._work, name=f"loaderx-worker-{i}", daemon=True)
                 self._threads.append(thread)
-                _launch(thread)
-            self._started = True
+                thread.start()
+            self._hired = True
+        except BaseException as exc:
+            self._threads.remove(thread)
+            self._hired = exc
+        self._news.ring()
 
     # ---- the consumer's side --------------------------------------------------------------
 
@@ -125,7 +151,7 @@ class Feed:
                 with self._lock:
                     step = self.delivered
                     if self.closed:
-                        self._ring_bell()  # for the next one who waits
+                        self._bell.ring()  # for the next one who waits
                         raise ended(self.why)
                     if step >= self._end:
                         raise StopIteration
@@ -135,9 +161,9 @@ class Feed:
                         del self._ready[step]
                         self._room.notify()
                         if step + 1 in self._ready or step + 1 >= self._end:
-                            self._ring_bell()
+                            self._bell.ring()
                         return step, *found
-                self._bell.acquire(timeout=_WAKE_SECONDS)
+                self._bell.wait()
         except BaseException:
             if found is not None:
                 self._put_back(step, found)
@@ -150,7 +176,7 @@ class Feed:
         with self._lock:
             if self.delivered == step + 1 and not self.closed:
                 self._ready[step], self.delivered = found, step
-                self._ring_bell()
+                self._bell.ring()
 
     def _make_now(self):
         given = 0  # the step after the one that is delivered, once it is
@@ -183,11 +209,6 @@ class Feed:
         finally:
             error = None  # its traceback refers to this frame
 
-    def _ring_bell(self):
-        """Wake a consumer that waits. The lock is held."""
-        with contextlib.suppress(RuntimeError):  # it was rung already
-            self._bell.release()
-
     # ---- the workers' side ----------------------------------------------------------------
 
     def _work(self):
@@ -196,20 +217,32 @@ class Feed:
             if not self._seats:
                 return  # one too many: an interrupted start was made again
             self._seats -= 1
-        while (step := self._ticket()) is not None:
-            batch, error = self._make(step)
-            self._put(step, batch, error)
-            del batch, error  # not kept while waiting for the next
+            self._working += 1
+        try:
+            while (step := self._ticket()) is not None:
+                batch, error = self._make(step)
+                self._put(step, batch, error)
+                del batch, error  # not kept while waiting for the next
+        finally:
+            with self._lock:
+                self._working -= 1
+            self._news.ring()
 
     def _ticket(self):
         """Wait for room and return the next step to prepare, or None at the end."""
         with self._lock:
             while not self.closed and not self._failed and self._begun < self._end:
+                if self._owner is not None and self._owner() is None:
+                    break
                 step = self._begun
                 if step < self.delivered + self._window:
                     self._begun = step + 1
                     return step
                 self._room.wait(_IDLE_SECONDS)
+            abandoned = self._owner is not None and self._owner() is None
+        if abandoned:
+            self.stop()
+            self.release()
         return None
 
     def _make(self, step):
@@ -234,7 +267,7 @@ class Feed:
                 return
             self._ready[step] = batch, error
             if step == self.delivered:
-                self._ring_bell()
+                self._bell.ring()
             if error is not None:
                 self._failed = True
                 self._room.notify_all()
@@ -253,7 +286,7 @@ class Feed:
             # The transform too: it may refer to the loader, whose finalizer knows this feed.
             dropped = self._ready, self._transform
             self._ready, self._transform = {}, None
-            self._ring_bell()
+            self._bell.ring()
             self._room.notify_all()
         del dropped
         self._source.stop()
@@ -269,20 +302,30 @@ class Feed:
             return
         if deadline is None:
             deadline = time.monotonic() + _PATIENCE_SECONDS
-        for thread in self._threads:
-            if thread.ident is not None:  # it was started
+        while self._working and time.monotonic() < deadline:
+            self._news.wait()
+        self._news.ring()  # for others who wait
+        for thread in list(self._threads):
+            # A join that is interrupted forgets a thread that goes on: not before its work is over.
+            if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _launch(thread):
-    """Start a thread, and raise what a signal handler raised meanwhile."""
-    try:
-        thread.start()
-    except RuntimeError as exc:
-        # Cut short in its wait for the new thread, `threading` releases a lock that it does not hold.
-        if isinstance(exc.__context__, BaseException) and "release" in str(exc):
-            raise exc.__context__ from None
-        raise
+class _Bell:
+    """What threads wait for, whatever a signal handler raises. A ring may get lost: look again."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def ring(self):
+        """Wake one thread that waits, or the next one that will."""
+        with contextlib.suppress(RuntimeError):  # it was rung already
+            self._lock.release()
+
+    def wait(self):
+        """Wait for a ring, for a little while."""
+        self._lock.acquire(timeout=_WAKE_SECONDS)
 
 
 def ended(why):
@@ -308,9 +351,19 @@ def failed(step, error):
     return f"the loader closed itself when step {step} failed with {type(error).__name__}"
 
 
-#: All feeds, and what else has their interface.
-fronts = weakref.WeakSet()
+#: Weak references to all feeds, and to what else has their interface. A `WeakSet` would run
+#: Python code whenever one goes, in which what a signal handler raises is lost.
+_fronts = {}
+_numbers = itertools.count()
 _exiting = False
+
+
+def enlist(front):
+    """Have a front stopped at the interpreter's exit."""
+    for number, known in list(_fronts.items()):
+        if known() is None:
+            _fronts.pop(number, None)
+    _fronts[next(_numbers)] = weakref.ref(front)
 
 
 def _stop_all():
@@ -318,7 +371,7 @@ def _stop_all():
     global _exiting
     _exiting = True
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    running = list(fronts)
+    running = [front for known in list(_fronts.values()) if (front := known()) is not None]
     for front in running:
         front.stop("the interpreter is shutting down: the loader is closed")
     for front in running:

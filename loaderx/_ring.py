@@ -249,7 +249,7 @@ class Ring:
 def _sweep(library):
     """Close pipelines of rings that are gone, whose closing was interrupted."""
     for number, (ring, _slots) in list(_running.items()):
-        if ring() is None and library.HandleClose(number, 0):
+        if ring() is None and library.HandleClose(number, _engine.WAIT_MS):
             _running.pop(number, None)
 
 

@@ -3,7 +3,7 @@
 import os
 import threading
 
-from ._feed import ended, failed, fronts, not_within
+from ._feed import ended, enlist, failed, not_within
 from ._ring import Stream
 from .collate import Flat, Pad
 from .errors import ZrecordError
@@ -120,7 +120,7 @@ class Direct:
         self._source = EngineSource(make)
         self._turn = threading.RLock()
         self._whole = False  # whether the ring can be asked for the step `delivered`
-        fronts.add(self)
+        enlist(self)
 
     def start(self):
         """Begin to prepare batches. Idempotent; one that was interrupted may be called again."""

@@ -178,7 +178,7 @@ class DataLoader:
         end = plan.steps
         if not engine_takes(streams):
             source = PythonSource(streams, plan, shown, indices)
-            return Feed(source, self.transform, step, end, self.num_workers, self.prefetch_size)
+            return Feed(source, self.transform, step, end, self.num_workers, self.prefetch_size, weakref.ref(self))
         threads = self.num_workers if self.transform is not None else 0
         ahead = self.prefetch_size if self.num_workers else 0
         if threads:
@@ -190,7 +190,8 @@ class DataLoader:
 
         if self.transform is None:
             return Direct(make, step, end)
-        return Feed(EngineSource(make), self.transform, step, end, threads, self.prefetch_size)
+        source = EngineSource(make)
+        return Feed(source, self.transform, step, end, threads, self.prefetch_size, weakref.ref(self))
 
     def __next__(self):
         """Return the next step's batch.
@@ -288,7 +289,7 @@ class DataLoader:
             front = self._adopt(plan, step)
             for old in list(self._fronts):
                 # Also one of an earlier call that was interrupted, and epochs go on.
-                if old is not front and not old.once:
+                if old is not front and (old.closed or not old.once):
                     old.stop("the loader went to another step meanwhile")
                     old.join()
                     self._fronts.remove(old)
