@@ -1,5 +1,8 @@
 """Loaders and what signal handlers raise: no batch twice or never, nothing left running."""
 
+import itertools
+
+import numpy as np
 import pytest
 
 from loaderx.converter import from_numpy
@@ -73,26 +76,22 @@ LOADERS = (
 """
 )
 
+#: Those of every run; the others are slow.
+FEW = [("engine", 0, "numpy", ""), ("engine", 0, "torch", "negated"), ("engine", 4, "numpy", "negated")]
 WAYS = [
-    (stream, workers, output, transform)
-    for stream in ("engine", "python")
-    for workers in (0, 1, 4)
-    for output in ("numpy", "torch")
-    for transform in ("", "negated")
-    if (stream, output) != ("python", "torch")
+    pytest.param(way, id="-".join(map(str, way)), marks=() if way in FEW else pytest.mark.slow)
+    for way in itertools.product(("engine", "python"), (0, 1, 4), ("numpy", "torch"), ("", "negated"))
 ]
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    import numpy as np
-
     where = tmp_path_factory.mktemp("storm") / "s"
     from_numpy(where, np.repeat(np.arange(500), 600).reshape(500, 600), codec="raw")
     return where
 
 
-@pytest.fixture(params=WAYS, ids=["-".join(map(str, way)) for way in WAYS])
+@pytest.fixture(params=WAYS)
 def storm(request, path):
     """Run code beside an interrupted loader of some kind for a while."""
     stream, workers, output, transform = request.param
