@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import os
+import sys
 import threading
 import time
 import weakref
@@ -15,7 +16,7 @@ from . import _engine
 from ._slots import Memory, Slot
 from .collate import Flat, Pad
 from .dataset import DenseDataset, RaggedDataset
-from .errors import ClosedError, OutOfMemoryError
+from .errors import ArgumentError, ClosedError, OutOfMemoryError
 
 __all__ = ["Ring", "Stream"]
 
@@ -124,12 +125,15 @@ class Ring:
         self._streams = [Stream(name, source, most) for name, source in sources.items()]
         self._fixed = None if plan.once else most
         count = ahead + held + (ahead == 0)
+        size = sum(s.data_bytes + s.aux_bytes for s in self._streams) + 8 * most
+        needs = f"{count} batches of {size} bytes, for batch_size {plan.batch_size}"
+        if count * size > sys.maxsize:
+            raise ArgumentError(f"no machine has memory for {needs}")
         memory = Memory(output.memory, count)
         try:
             self._slots = [Slot(k, self._streams, most, memory) for k in range(count)]
-        except MemoryError:
-            size = sum(s.data_bytes for s in self._streams)
-            raise OutOfMemoryError(f"no memory for {count} batches of {size} bytes") from None
+        except (MemoryError, RuntimeError) as exc:  # the latter from torch
+            raise OutOfMemoryError(f"no memory for {needs}") from exc
         config = {
             "Plan": plan.config(),
             "Step": step,

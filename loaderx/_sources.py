@@ -1,12 +1,15 @@
 """Where batches come from: the engine's ring, or Python objects that are asked for records."""
 
 import os
+import sys
 import threading
+
+import numpy as np
 
 from ._feed import ended, enlist, failed, not_within
 from ._ring import Stream
 from .collate import Flat, Pad
-from .errors import ZrecordError
+from .errors import ArgumentError, OutOfMemoryError, ZrecordError
 
 __all__ = ["Direct", "EngineSource", "PythonSource", "engine_takes"]
 
@@ -29,6 +32,14 @@ class PythonSource:
 
     def __init__(self, streams, plan, output, indices):
         self._streams, self._plan, self._output, self._indices = streams, plan, output, indices
+        size = 8 * plan.most
+        needs = f"the {size} bytes that a batch's indices take, for batch_size {plan.batch_size}"
+        if size > sys.maxsize:
+            raise ArgumentError(f"no machine has memory for {needs}")
+        try:
+            np.empty(size, np.uint8)  # rather now than at the first step
+        except MemoryError:
+            raise OutOfMemoryError(f"no memory for {needs}") from None
 
     def begin(self, step):
         """Do nothing: any step can be read at any time."""

@@ -8,7 +8,7 @@ from operator import index as _as_int
 
 import numpy as np
 
-from .dataset import RaggedDataset
+from .dataset import RaggedDataset, _filler
 from .errors import ArgumentError, DtypeError
 
 __all__ = ["Flat", "Pad"]
@@ -45,7 +45,8 @@ class Pad(_Collated):
     max_len : int, optional
         Rows of every record; by default those of the longest in the batch.
     pad_value : scalar
-        Fills the rows after a record's end.
+        Fills the rows after a record's end. The records' dtype must be able to hold it:
+        rounding to a floating-point type is fine, nothing else is.
     truncate : bool
         Whether records longer than `max_len` are cut. Otherwise they are an error of their step.
 
@@ -84,13 +85,7 @@ class Pad(_Collated):
         self.max_len, self.truncate = max_len, bool(truncate)
         self.pad_value = pad_value
         # As the engine fills up: the bytes of one element. Zeros are the engine's default.
-        try:
-            element = np.asarray(pad_value).astype(dataset.dtype)
-        except (TypeError, ValueError) as exc:
-            raise ArgumentError(f"pad_value {pad_value!r} is no {dataset.dtype}: {exc}") from None
-        if element.ndim:
-            raise ArgumentError(f"pad_value must be a scalar, got shape {element.shape}")
-        raw = element.tobytes()
+        raw = _filler(pad_value, dataset.dtype).tobytes()
         self._filler = raw if any(raw) else b""
 
     def __getitems__(self, indices):
@@ -102,7 +97,7 @@ class Pad(_Collated):
         rows = self.max_len or int(lengths.max(initial=0))
         if lengths.max(initial=0) > rows:
             raise ArgumentError(f"a record has {lengths.max()} rows, more than the {rows} that records are padded to")
-        element = np.asarray(self.pad_value).astype(self.dataset.dtype)
+        element = _filler(self.pad_value, self.dataset.dtype)
         out = np.full((len(records), rows, *self.dataset.item_shape), element, self.dataset.dtype)
         for place, record in zip(out, records, strict=True):
             place[: len(record)] = record

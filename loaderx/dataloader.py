@@ -58,7 +58,7 @@ class DataLoader:
         ``world_size * batch_size`` records, and each rank gets its own contiguous part. In CYCLIC
         mode with fewer records than that, the parts of a cycle differ in size by at most one.
     step : int
-        The step to begin with.
+        The step to begin with. There are 2**63 - 1 of them; then `next` raises `StopIteration`.
     output : {"numpy", "torch", "jax"}
         The arrays in a batch.
     pin_memory : bool
@@ -79,6 +79,8 @@ class DataLoader:
         A value that is not allowed; no streams, an empty or malformed one, unequal lengths.
     DtypeError
         Not an integer.
+    OutOfMemoryError
+        There is no memory for batches of that size.
 
     Notes
     -----
@@ -90,10 +92,22 @@ class DataLoader:
     earlier batches come first. The loader is closed then, as its next batch would not be what
     the step says; a new one with ``step=`` goes on.
 
+    Ctrl-C, or whatever else a signal handler raises, ends the call that it comes upon. It closes
+    the loader only if it is an `Exception` raised inside a transform or a stream in Python. A
+    `next` that is called again returns the step that was under way, read anew where the
+    transform may have changed it; a `seek` has arrived or not, as `step` tells; a `close` may be
+    repeated, and an epoch is over. No handler can be kept from raising between the return of
+    `next` and the caller's assignment (in CPython 3.11, ``for batch in loader`` leaves it no room
+    there): that batch counts as delivered, `step` is then one more than the caller's own count,
+    and ``loader.seek(count)`` has it delivered again.
+
     Safe to use from many threads: each batch goes to one of them. `close` may be called from
-    any thread and from the transform. A loader that nobody refers to closes itself, unless its
+    any thread and from the transform; `next`, `seek` and `load_state_dict` raise `ZrecordError`
+    in the transform or a stream of this loader, and in a signal handler amid one of its calls,
+    which they would wait for. A loader that nobody refers to closes itself, unless its
     transform refers to it: then close it. In a forked child it goes on at the step it had, with
-    a new ring. Pickles as its arguments and that step, if streams and transform can.
+    a new ring. Pickles as its arguments and that step, if streams and transform can. At the
+    interpreter's exit, `next` ends other threads quietly, with `SystemExit`.
 
     Examples
     --------
@@ -154,10 +168,8 @@ class DataLoader:
         self._prints = None
         self._lock = _engine.Lock(threading.RLock)  # for changing the front
         # Whatever may be running: the front, those of epochs, and old ones whose end was
-        # interrupted. None of them knows the loader, so the loader can be collected. Not at exit:
-        # the engine and the fronts see to that themselves.
+        # interrupted. None of them knows the loader, so the loader can be collected.
         self._fronts = []
-        weakref.finalize(self, _drop, self._fronts).atexit = False
         self._adopt(plan, step)
         try:
             self._front.start()
@@ -269,10 +281,11 @@ class DataLoader:
         Raises
         ------
         ArgumentError
-            The state is of another run; the message says what differs.
+            The state is of another run, or none; the message says what is wrong. The loader
+            stays where it is.
         """
-        step, samples = _state.check(state, self._plan, self._fingerprints())
-        self._move("load_state_dict", self._plan.resumed(step, samples), step)
+        plan, step = _state.check(state, self._plan, self._fingerprints())
+        self._move("load_state_dict", plan, step)
 
     def _fingerprints(self):
         if self._prints is None:
@@ -347,6 +360,10 @@ class DataLoader:
             front.stop()
         for front in fronts:
             front.join()
+
+    def __del__(self):
+        # Not a `weakref.finalize`, which stays for ever if a signal handler raises as it begins.
+        _drop(self.__dict__.get("_fronts", ()))
 
     def __enter__(self):
         return self
