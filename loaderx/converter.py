@@ -65,12 +65,12 @@ def from_numpy(
         Bytes that are compressed at a time.
     dict_size : int, optional
         Largest size of the dictionary in bytes; by default 1 % of the sample,
-        between 8 KiB and 1 MiB.
+        between 8 KiB and 1 MiB. Only with ``"zstd_dict"``.
     schema : dict, optional
         Further keys for the store's schema; the dict is not changed. A
         ``dtype`` or ``item_shape`` in it must be the array's.
     level : int, optional
-        Compression level.
+        Compression level; not with ``"raw"``, which has none.
     exist_ok : bool
         Whether to append to a store that exists already. With False,
         `StoreExistsError` is raised instead.
@@ -217,6 +217,10 @@ def _checked_options(codec, chunk_bytes, dict_size, level, schema):
             raise DtypeError(f"{name} must be an int, got {type(value).__name__}") from None
         if not positive:
             raise ArgumentError(f"{name} must be at least 1, got {value}")
+    if level is not None and codec == "raw":
+        raise ArgumentError("level has no meaning with codec 'raw', which does not compress")
+    if dict_size is not None and codec != "zstd_dict":
+        raise ArgumentError(f"dict_size has no meaning with codec {codec!r}, which has no dictionary")
     limit = format_info()["max_dict_bytes"]
     if dict_size is not None and dict_size > limit:
         raise ArgumentError(f"dict_size must be at most {limit}")

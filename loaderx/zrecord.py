@@ -94,6 +94,10 @@ class Zrecord(OpenStore):
     and options) and works in a forked child; one that writes refuses both,
     because two processes must not write one store.
 
+    `delete` and `compact` need the store alone, also among the threads of one object: they raise
+    `StoreInUseError` while another thread is in a call on it, and a call that other threads make
+    on it while they run raises `StoreInUseError`, too. Nothing is lost then; make it again.
+
     Examples
     --------
     >>> import tempfile, numpy as np
@@ -323,12 +327,13 @@ class Zrecord(OpenStore):
         dict
             ``records``; ``live_bytes``, the records' bytes as stored;
             ``chunk_bytes``, the bytes of the chunk files up to the end of the
-            store; ``reclaimable``, their difference.
+            store; ``reclaimable``, their difference; ``lost``, the records that can't be read
+            because their chunk file is missing or too short. `verify` finds other damage, too.
         """
-        out = np.zeros(4, dtype=np.int64)
+        out = np.zeros(5, dtype=np.int64)
         where = _engine.address(out)
         self._read(lambda store: _engine.run(_engine.lib.ZrStats, store, where, keep=(out,)))
-        return dict(zip(("records", "live_bytes", "chunk_bytes", "reclaimable"), out.tolist(), strict=True))
+        return dict(zip(("records", "live_bytes", "chunk_bytes", "reclaimable", "lost"), out.tolist(), strict=True))
 
     def verify(self):
         """Read every record and return those that can't be read.

@@ -111,19 +111,19 @@ func ZrVerify(job, id, watch int64) (status int64) {
 	})
 }
 
-// ZrStats starts a job that writes four int64 to out: records, live bytes,
-// chunk bytes and reclaimable bytes.
+// ZrStats starts a job that writes five int64 to out: records, live bytes,
+// chunk bytes, reclaimable bytes and lost records.
 func ZrStats(job, id int64, out uint64) (status int64) {
 	enter()
 	defer guard(&status)
-	four, err := mem.Slice[int64](out, 4)
+	five, err := mem.Slice[int64](out, 5)
 	if err != nil {
 		return fail(err)
 	}
 	return onStore(job, id, func(_ context.Context, store *zrecord.Store) (int64, error) {
 		st, err := store.Stats()
 		if err == nil {
-			copy(four, []int64{st.Records, st.LiveBytes, st.ChunkBytes, st.Reclaimable})
+			copy(five, []int64{st.Records, st.LiveBytes, st.ChunkBytes, st.Reclaimable, st.Lost})
 		}
 		return 0, err
 	})

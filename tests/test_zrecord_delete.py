@@ -85,7 +85,7 @@ def test_a_store_opened_without_mode_turns_into_a_writer(tmp_path):
         store.delete(range(4))
         assert len(store) == 0
         store.compact()
-        assert store.stats() == {"records": 0, "live_bytes": 0, "chunk_bytes": 0, "reclaimable": 0}
+        assert store.stats() == {"records": 0, "live_bytes": 0, "chunk_bytes": 0, "reclaimable": 0, "lost": 0}
 
 
 def test_errors_change_nothing(tmp_path):

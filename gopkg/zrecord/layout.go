@@ -41,6 +41,8 @@ type layout interface {
 	// stats returns how many bytes the first n records take and, for readers,
 	// how many the chunk files hold.
 	stats(n int64) (live, held int64, err error)
+	// lost counts those of the first n records whose chunk files end before they do, or are missing.
+	lost(n int64) int64
 	// remeasure looks at the lengths of the files again: one that was
 	// shortened reads as zeros up to the end of its last page.
 	remeasure()

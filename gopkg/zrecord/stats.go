@@ -18,6 +18,9 @@ type Stats struct {
 	// Reclaimable is ChunkBytes - LiveBytes, and at least 0. It includes up to
 	// 1 MiB at the end of each full chunk, which stays unused.
 	Reclaimable int64
+	// Lost is how many records the chunk files can't hold: a file is missing,
+	// or shorter than it was. What is inside the files is not looked at.
+	Lost int64
 }
 
 // Stats reads the whole table.
@@ -36,6 +39,7 @@ func (s *Store) Stats() (st Stats, err error) {
 	err = mem.Guard(func() error {
 		live, held, err := s.files.stats(st.Records)
 		st.LiveBytes = live
+		st.Lost = s.files.lost(st.Records)
 		if s.writer == nil {
 			st.ChunkBytes = held
 		}
