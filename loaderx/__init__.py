@@ -7,6 +7,8 @@ The public names live in their modules:
 ``loaderx.dataset``         ``DenseDataset``, ``RaggedDataset``, ``pad``: read it
 ``loaderx.dataloader``      ``DataLoader``: endless, shuffled, ordered batches
 ``loaderx.collate``         ``Pad``, ``Flat``: ragged records in its batches
+``loaderx.torch``           ``IterableLoader``, ``MapDataset``: for torch's own loader
+``loaderx.jax``             ``DeviceLoader``: batches on JAX's devices ahead of their use
 ``loaderx.sampler``         ``Sampler``, ``Mode``: which records make up a step
 ``loaderx.zrecord``         ``Zrecord``: the store of byte records beneath
 ``loaderx.errors``          every exception class

@@ -5,6 +5,9 @@ import warnings
 
 import numpy as np
 
+from . import dtypes
+from ._view import StoreView
+from .collate import Flat, Pad
 from .errors import ArgumentError, DtypeError
 
 __all__ = ["Output"]
@@ -27,6 +30,7 @@ class Output:
         if name not in _NAMES:
             raise ArgumentError(f"output must be one of {_NAMES}, got {name!r}")
         self.name, self._pinned = name, False
+        self._types = {}  # streams that are read as bits -> what torch makes of them
         if name != "numpy":
             try:
                 self._library = importlib.import_module(name)
@@ -45,12 +49,38 @@ class Output:
             return self._library.empty(nbytes, dtype=self._library.uint8, pin_memory=True).numpy()
         return np.empty(nbytes, np.uint8)
 
-    def check(self, name, dtype):
-        """Raise `DtypeError` if the library has no arrays of a stream's dtype."""
-        try:
-            self.shown(np.zeros(1, dtype))
-        except (TypeError, ValueError, AttributeError) as exc:
-            raise DtypeError(f"stream {name!r}: {self.name} has no dtype {dtype}: {exc}") from None
+    def sources(self, streams):
+        """Return the streams to read from in place of those given, which make batches of the same names.
+
+        Of types that NumPy does not have itself torch is given the bits, and their name: that
+        needs no ``ml_dtypes``.
+
+        Raises
+        ------
+        DtypeError
+            The library has no arrays of a stream's dtype.
+        """
+        sources = {}
+        for name, stream in streams.items():
+            sources[name] = stream
+            dataset = stream.dataset if isinstance(stream, (Pad, Flat)) else stream
+            try:
+                if self.name == "torch" and isinstance(dataset, StoreView) and not dataset._bits:
+                    kind = dtypes.torch_name(dataset.dtype_name)
+                    if kind is not None:
+                        self._types[name] = getattr(self._library, kind)
+                        bits = dataset._as_bits()
+                        sources[name] = bits if dataset is stream else stream._reading(bits)
+                        continue
+                dtype = getattr(dataset, "dtype", None)
+                if self.name != "numpy" and dtype is not None:
+                    self.shown(np.zeros(1, dtype))
+            except DtypeError as exc:
+                raise DtypeError(f"stream {name!r}: {exc}") from None
+            except (TypeError, ValueError, AttributeError) as exc:
+                what = dtypes.shown(dataset.dtype_name) if isinstance(dataset, StoreView) else dtype
+                raise DtypeError(f"stream {name!r}: {self.name} has no dtype {what}: {exc}") from None
+        return sources
 
     def shown(self, array):
         """Return the library's array over the same memory, where it can share it."""
@@ -63,20 +93,24 @@ class Output:
         torch = self._library
         if array.dtype.type.__module__ == "ml_dtypes":
             # torch's names of these types are the same as those of ml_dtypes.
-            dtype = getattr(torch, array.dtype.name)
-            plain = array.view("u1" if array.dtype.itemsize == 1 else "i2")
-            return torch.from_numpy(plain).view(dtype)
+            return self._typed(array, getattr(torch, array.dtype.name))
         return torch.from_numpy(array)
 
     def batch(self, entries):
         """Convert those values of a dict that are NumPy arrays, or lists of them."""
         if self.name == "numpy":
             return entries
-        return {name: self._any(value) for name, value in entries.items()}
+        types = self._types
+        return {name: self._any(value, types.get(name)) for name, value in entries.items()}
 
-    def _any(self, value):
+    def _any(self, value, kind):
         if isinstance(value, np.ndarray):
-            return self.shown(value)
+            return self.shown(value) if kind is None else self._typed(value, kind)
         if isinstance(value, list):
-            return [self._any(item) for item in value]
+            return [self._any(item, kind) for item in value]
         return value
+
+    def _typed(self, bits, kind):
+        # Not every release of torch knows unsigned integers of two bytes.
+        plain = bits.view("u1" if bits.dtype.itemsize == 1 else "i2")
+        return self._library.from_numpy(plain).view(kind)

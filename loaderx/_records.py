@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _engine, dtypes
 from ._format import format_info
-from ._schema import dtype_arg, item_shape_arg
+from ._schema import item_shape_arg, name_arg
 from .errors import ArgumentError, DtypeError, RecordSizeError
 
 __all__ = ["BLOCK_RECORDS", "Packer", "RecordType", "check_size", "release_pages"]
@@ -35,25 +35,25 @@ class RecordType:
         schema = schema or {}
         self._limit = format_info()["max_record_len"]
         if isinstance(first, (bytes, bytearray)):
-            self.dtype = dtype_arg(schema.get("dtype", "|u1"))
+            self.name, self._dtype = name_arg(schema.get("dtype", "|u1"))
             self.item_shape = item_shape_arg(schema.get("item_shape", ()))
             self._check_rows()
         else:
-            rows = _as_rows(first, 0)
-            self.dtype, self.item_shape = rows.dtype, rows.shape[1:]
-        self.name = dtypes.to_name(self.dtype)
-        self._row_bytes = self.dtype.itemsize * math.prod(self.item_shape)
+            rows, self.name = _as_rows(first, 0)
+            self._dtype, self.item_shape = rows.dtype, rows.shape[1:]
+        self._plain = dtypes.to_name(self._dtype) == self.name  # or the bits of it
+        self._row_bytes = self._dtype.itemsize * math.prod(self.item_shape)
 
     def _check_rows(self):
         """Refuse rows that no record, or no array of NumPy's, can consist of."""
-        size = self.dtype.itemsize * math.prod(self.item_shape)
+        size = self._dtype.itemsize * math.prod(self.item_shape)
         if size > self._limit:
             raise ArgumentError(
-                f"a row of {_described(self.dtype, self.item_shape)} has {size} bytes; "
+                f"a row of {_described(self.name, self.item_shape)} has {size} bytes; "
                 f"the format holds records of 1 to {self._limit} bytes"
             )
         try:
-            np.empty((0, *self.item_shape), self.dtype)
+            np.empty((0, *self.item_shape), self._dtype)
         except ValueError as error:
             raise ArgumentError(f"records of {len(self.item_shape) + 1} dimensions: {error}") from None
 
@@ -75,12 +75,14 @@ class RecordType:
                 )
             return np.frombuffer(record, np.uint8)
         # What an array of the right dtype is, need not be found out again for each.
-        plain = type(record) is np.ndarray and record.dtype == self.dtype and record.ndim
-        rows = record if plain else _as_rows(record, number)
-        if rows.dtype != self.dtype or rows.shape[1:] != self.item_shape:
+        if self._plain and type(record) is np.ndarray and record.dtype == self._dtype and record.ndim:
+            rows, name = record, self.name
+        else:
+            rows, name = _as_rows(record, number)
+        if name != self.name or rows.shape[1:] != self.item_shape:
             raise ArgumentError(
-                f"record {number} is {_described(rows.dtype, rows.shape[1:])}, the records before it are "
-                f"{_described(self.dtype, self.item_shape)}"
+                f"record {number} is {_described(name, rows.shape[1:])}, the records before it are "
+                f"{_described(self.name, self.item_shape)}"
             )
         if not 0 < rows.nbytes <= self._limit:
             check_size(rows.nbytes, f"record {number}")
@@ -154,17 +156,17 @@ def release_pages(array, block):
         mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
-def _described(dtype, item_shape):
+def _described(name, item_shape):
+    dtype = dtypes.shown(name)
     return f"{dtype} with rows of shape {item_shape}" if item_shape else f"{dtype}"
 
 
 def _as_rows(record, number):
-    """Return a record as an array of at least one dimension."""
+    """Return a record as an array of at least one dimension, and its dtype's name."""
     if isinstance(record, str):
         raise DtypeError(f"record {number} is a str; encode it to bytes")
     try:
-        rows = dtypes.as_record_array(record)
-        dtypes.to_name(rows.dtype)
+        rows, name = dtypes.as_record_array(record)
     except DtypeError as error:
         raise DtypeError(f"record {number}: {error}") from None
     except ValueError as error:
@@ -173,4 +175,4 @@ def _as_rows(record, number):
         raise DtypeError(f"record {number} is a masked array, and a store has no place for the mask; use .filled()")
     if rows.ndim == 0:
         raise ArgumentError(f"record {number} is a scalar; a record has rows: give it a first axis")
-    return rows
+    return rows, name

@@ -10,7 +10,7 @@ from . import _engine, dtypes
 from ._format import format_info
 from .errors import ArgumentError, DtypeError, StoreFormatError, ZrecordError
 
-__all__ = ["complete_schema", "dtype_arg", "item_shape_arg", "merge_schema", "read_schema", "write_schema"]
+__all__ = ["complete_schema", "item_shape_arg", "merge_schema", "name_arg", "read_schema", "write_schema"]
 
 
 def read_schema(path):
@@ -105,11 +105,22 @@ def merge_schema(path, old, new):
     return {**old, **new}
 
 
-def dtype_arg(given):
-    """Return the dtype that a caller's schema names, or raise `DtypeError`."""
+def name_arg(given):
+    """Return the name of the dtype in a caller's schema, and the dtype that its bytes have.
+
+    The latter is the unsigned integer of the same width where the dtype itself needs ``ml_dtypes``.
+
+    Raises
+    ------
+    DtypeError
+        It is no dtype, or one that can't be stored.
+    """
     try:
         # A dtype or a scalar type is as clear as its name.
-        return np.dtype(given) if isinstance(given, (np.dtype, type)) else dtypes.from_name(given)
+        if isinstance(given, str) and dtypes.torch_name(given):
+            return given, dtypes.bits_of(given)
+        dtype = np.dtype(given) if isinstance(given, (np.dtype, type)) else dtypes.from_name(given)
+        return dtypes.to_name(dtype), dtype
     except (StoreFormatError, TypeError) as error:
         raise DtypeError(str(error)) from None
 
@@ -138,7 +149,7 @@ def item_shape_arg(given):
 
 
 def _check_given(given, actual):
-    for key, plain in (("dtype", lambda d: dtypes.to_name(dtype_arg(d))), ("item_shape", _shape_list)):
+    for key, plain in (("dtype", lambda d: name_arg(d)[0]), ("item_shape", _shape_list)):
         if key in given and plain(given[key]) != actual[key]:
             raise ArgumentError(f"the schema's {key} is {given[key]!r}, but the records have {actual[key]!r}")
 

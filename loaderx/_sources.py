@@ -25,28 +25,26 @@ class PythonSource:
     Parameters
     ----------
     streams : dict
-    plan : Plan
+    plan : Plan or None
+        None for who reads records of its own choice.
     output : Output
     indices : str or None
     """
 
     def __init__(self, streams, plan, output, indices):
         self._streams, self._plan, self._output, self._indices = streams, plan, output, indices
-        size = 8 * plan.most
-        needs = f"the {size} bytes that a batch's indices take, for batch_size {plan.batch_size}"
-        if size > sys.maxsize:
-            raise ArgumentError(f"no machine has memory for {needs}")
-        try:
-            np.empty(size, np.uint8)  # rather now than at the first step
-        except MemoryError:
-            raise OutOfMemoryError(f"no memory for {needs}") from None
+        if plan is not None:
+            _check_memory(plan)
 
     def begin(self, step):
         """Do nothing: any step can be read at any time."""
 
     def read(self, step):
         """Return the batch of a step."""
-        indices = self._plan.indices(step)
+        return self.gathered(self._plan.indices(step))
+
+    def gathered(self, indices):
+        """Return the batch of the records with these numbers."""
         batch = {}
         for name, stream in self._streams.items():
             got = stream.__getitems__(indices)
@@ -64,6 +62,18 @@ class PythonSource:
     def close(self):
         """Forget the streams."""
         self._streams = {}
+
+
+def _check_memory(plan):
+    """Raise now, rather than at the first step, if there is no memory for the indices of one."""
+    size = 8 * plan.most
+    needs = f"the {size} bytes that a batch's indices take, for batch_size {plan.batch_size}"
+    if size > sys.maxsize:
+        raise ArgumentError(f"no machine has memory for {needs}")
+    try:
+        np.empty(size, np.uint8)
+    except MemoryError:
+        raise OutOfMemoryError(f"no memory for {needs}") from None
 
 
 class EngineSource:

@@ -40,7 +40,7 @@ def fingerprint(stream):
         digest.update(stream[picked].tobytes())
     return {
         "records": records,
-        "dtype": stream.dtype.name if stream.dtype.kind == "V" else stream.dtype.str,
+        "dtype": stream.dtype_name,
         "item_shape": list(stream.item_shape),
         "digest": digest.hexdigest(),
     }

@@ -25,7 +25,7 @@ class StoreView:
 
     _kind = None
 
-    def __init__(self, path):
+    def __init__(self, path, bits=False):
         _engine.path_arg(path)  # refuses what is no path
         self.path = Path(os.fsdecode(path))
         # Another process, or this one later, may have another working directory.
@@ -36,17 +36,48 @@ class StoreView:
             names = {"dense": "DenseDataset", "ragged": "RaggedDataset"}
             hint = f"open it with {names[kind]}" if kind in list(names) else "which this release does not know"
             raise StoreFormatError(f"{path} is a {kind!r} store, not {self._kind!r}: {hint}")
-        self.dtype = dtypes.from_name(schema.get("dtype"))
         self.item_shape = tuple(schema["item_shape"])
         self.codec = schema["codec"]
-        self._row_bytes = math.prod(self.item_shape) * self.dtype.itemsize
+        self._set_type(schema.get("dtype"), bits)
+        self._row_bytes = math.prod(self.item_shape) * self.itemsize
         if self._row_bytes > format_info()["max_record_len"]:
             raise StoreFormatError(
                 f"the schema of {path} gives rows of {self._row_bytes} bytes; no record has that many"
             )
-        # NumPy exports no buffer for some dtypes, which makes their address expensive to ask for.
-        self._exported = self.dtype.kind in "biufc" and self.dtype.type.__module__ == "numpy"
         self._store = Zrecord(path, codec=self.codec, mode="r")
+
+    def _set_type(self, name, bits):
+        """Find out what arrays of the records are made of."""
+        try:
+            dtype = dtypes.from_name(name)
+            self.dtype_name = dtypes.to_name(dtype)
+        except DtypeError:
+            dtype, self.dtype_name = None, name
+        plain = dtypes.bits_of(name) if bits or dtype is None else None
+        self._bits = bool(bits)
+        self._dtype = plain if bits else dtype
+        self.itemsize = (dtype or plain).itemsize
+        # NumPy exports no buffer for some dtypes, which makes their address expensive to ask for.
+        array = self._dtype
+        self._exported = array is not None and array.kind in "biufc" and array.type.__module__ == "numpy"
+
+    def _as_bits(self):
+        """Return the same open store, read with ``bits=True``."""
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__)
+        view._set_type(self.dtype_name, True)
+        return view
+
+    @property
+    def dtype(self):
+        """NumPy's dtype of the arrays; raises `DtypeError` where it needs ``ml_dtypes``, which is missing."""
+        if self._dtype is None:
+            raise DtypeError(
+                f"{self.path} holds {self.dtype_name}, and NumPy has arrays of it only with ml_dtypes: "
+                f"pip install ml_dtypes, or open it with bits=True and read the bits as "
+                f"{dtypes.bits_of(self.dtype_name)}. The loaders for torch give torch.{self.dtype_name} without it"
+            )
+        return self._dtype
 
     @property
     def store(self):
@@ -87,17 +118,24 @@ class StoreView:
         state = self.__dict__.copy()
         state["path"] = Path(self._where)
         state["_store"] = self._store.__getstate__()
+        del state["_dtype"]  # where it arrives, ml_dtypes may be missing
         return state
 
     def __setstate__(self, state):
         self.__dict__.update(state)
+        self._set_type(self.dtype_name, self._bits)
         self._store = Zrecord.__new__(Zrecord)
         self._store.__setstate__(state["_store"])
+
+    def _typed(self):
+        """Return the dtype as `repr` shows it."""
+        return f"dtype={dtypes.shown(self.dtype_name)}" + (f", bits=True ({self._dtype})" if self._bits else "")
 
     def _buffer(self, shape):
         """Return an uninitialised array and the address of its memory."""
         if self._exported:
-            out = np.empty(shape, self.dtype)
+            out = np.empty(shape, self._dtype)
             return out, _engine.address(out)
-        flat = np.empty(math.prod(shape) * self.dtype.itemsize, np.uint8)
-        return flat.view(self.dtype).reshape(shape), _engine.address(flat)
+        dtype = self.dtype
+        flat = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+        return flat.view(dtype).reshape(shape), _engine.address(flat)

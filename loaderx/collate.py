@@ -8,6 +8,7 @@ from operator import index as _as_int
 
 import numpy as np
 
+from . import dtypes
 from .dataset import RaggedDataset, _filler
 from .errors import ArgumentError, DtypeError
 
@@ -27,6 +28,12 @@ class _Collated(ABC):
 
     def __len__(self):
         return len(self.dataset)
+
+    def _reading(self, bits):
+        """Return the same collate of a view of its dataset that reads bits."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, dataset=bits)
+        return made
 
     @abstractmethod
     def __getitems__(self, indices):
@@ -85,8 +92,25 @@ class Pad(_Collated):
         self.max_len, self.truncate = max_len, bool(truncate)
         self.pad_value = pad_value
         # As the engine fills up: the bytes of one element. Zeros are the engine's default.
-        raw = _filler(pad_value, dataset.dtype).tobytes()
+        try:
+            dtype = dtypes.from_name(dataset.dtype_name)
+        except DtypeError:  # a type of ml_dtypes, without that
+            raw = self._rounded(pad_value)
+        else:
+            raw = _filler(pad_value, dtype).tobytes()
         self._filler = raw if any(raw) else b""
+
+    def _rounded(self, value):
+        """Return the bytes of a number of a type that NumPy does not know here."""
+        name = self.dataset.dtype_name
+        if np.ndim(value):
+            raise ArgumentError(f"pad_value must be a scalar, got shape {np.shape(value)}")
+        try:
+            return dtypes.element_bytes(value, name)
+        except ArgumentError:
+            raise
+        except (TypeError, ValueError) as exc:
+            raise ArgumentError(f"pad_value {value!r} is no {dtypes.shown(name)}: {exc}") from None
 
     def __getitems__(self, indices):
         """Return the padded records and their lengths; for loaders other than ours."""
@@ -97,7 +121,7 @@ class Pad(_Collated):
         rows = self.max_len or int(lengths.max(initial=0))
         if lengths.max(initial=0) > rows:
             raise ArgumentError(f"a record has {lengths.max()} rows, more than the {rows} that records are padded to")
-        element = _filler(self.pad_value, self.dataset.dtype)
+        element = np.frombuffer(self._filler or bytes(self.dataset.itemsize), self.dataset.dtype)
         out = np.full((len(records), rows, *self.dataset.item_shape), element, self.dataset.dtype)
         for place, record in zip(out, records, strict=True):
             place[: len(record)] = record

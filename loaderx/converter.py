@@ -54,9 +54,10 @@ def from_numpy(
     path : path_like
         Directory of the store. It is created, with its parents; if it holds a
         store of the same dtype and shape, the records are appended.
-    array : ndarray, shape (n, *item_shape)
+    array : ndarray or torch.Tensor, shape (n, *item_shape)
         In any memory order, also mapped. A one-dimensional array gives
-        records of one number.
+        records of one number. A tensor of bfloat16 or float8 keeps its dtype,
+        with or without ``ml_dtypes``.
     codec : {"zstd", "raw", "zstd_dict"}
         Compression. ``"zstd_dict"`` trains a dictionary on the first block;
         where the records are too few for one, a `RuntimeWarning` says so and
@@ -90,16 +91,16 @@ def from_numpy(
         A record is empty, or larger than the format allows.
     """
     chunk_bytes = _checked_options(codec, chunk_bytes, dict_size, level, schema)
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray) and not dtypes.is_tensor(array):
         hint = "the path comes first" if isinstance(array, (str, os.PathLike)) else "use numpy.asarray(x)"
         raise DtypeError(f"from_numpy takes a numpy array, got {type(array).__name__}; {hint}")
     if np.ma.isMaskedArray(array):
         raise DtypeError("a store has no place for the mask of a masked array; use .filled()")
     if array.ndim == 0:
         raise ArgumentError("array has no axis of records: its shape is ()")
-    name = dtypes.to_name(array.dtype)
+    array, name = dtypes.as_record_array(array)
     row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
-    check_size(row_bytes, f"a record of {array.dtype}{array.shape[1:]}")
+    check_size(row_bytes, f"a record of {dtypes.shown(name)}{array.shape[1:]}")
     schema = complete_schema(schema, "dense", name, array.shape[1:], codec)
 
     step = max(1, min(len(array), chunk_bytes // row_bytes, BLOCK_RECORDS))

@@ -155,17 +155,13 @@ class DataLoader:
         self._indices = _INDICES if indices else None
         plan = Plan(records, self.batch_size, self.mode, self.seed, self.rank, self.world_size)
         _possible(plan)
-        shown = Output(*self._output)
-        for name, stream in self.streams.items():
-            dtype = getattr(stream.dataset if isinstance(stream, (Pad, Flat)) else stream, "dtype", None)
-            if shown.name != "numpy" and dtype is not None:
-                shown.check(name, dtype)
-        self._shown = shown
+        self._shown = Output(*self._output)
         self._prepare(plan, step)
 
     def _prepare(self, plan, step):
         """Make what does not pickle, and begin."""
         self._prints = None
+        self._sources = self._shown.sources(self.streams)
         self._lock = _engine.Lock(threading.RLock)  # for changing the front
         # Whatever may be running: the front, those of epochs, and old ones whose end was
         # interrupted. None of them knows the loader, so the loader can be collected.
@@ -186,7 +182,7 @@ class DataLoader:
 
     def _prepared(self, plan, step):
         """Return a new front: the object that prepares batches, once started, and hands them over."""
-        shown, streams, indices = self._shown, self.streams, self._indices
+        shown, streams, indices = self._shown, self._sources, self._indices
         end = plan.steps
         if not engine_takes(streams):
             source = PythonSource(streams, plan, shown, indices)
@@ -289,7 +285,7 @@ class DataLoader:
 
     def _fingerprints(self):
         if self._prints is None:
-            self._prints = {name: _state.fingerprint(stream) for name, stream in self.streams.items()}
+            self._prints = {name: _state.fingerprint(stream) for name, stream in self._sources.items()}
         return self._prints
 
     def _move(self, name, plan, step):
@@ -375,7 +371,7 @@ class DataLoader:
         if self.closed:
             raise ClosedError(self._front.why)
         state = self.__dict__.copy()
-        for name in ("_fronts", "_lock", "_prints", "_shown"):
+        for name in ("_fronts", "_lock", "_prints", "_shown", "_sources"):
             del state[name]
         state["_front"] = self._front.delivered
         return state

@@ -10,7 +10,7 @@ from array import array as _array
 
 import numpy as np
 
-from . import _engine
+from . import _engine, dtypes
 from ._view import BLOCK_BYTES, BLOCK_RECORDS, StoreView
 from .errors import ArgumentError, CorruptRecordError, DtypeError, RecordIndexError
 from .indexing import INT64, Plan, outside, scalar, select
@@ -26,11 +26,20 @@ class DenseDataset(StoreView):
     ----------
     path : path_like
         Directory written by `loaderx.converter.from_numpy`.
+    bits : bool
+        Whether to read the elements' bits, as unsigned integers of the same
+        width: for bfloat16 and the like where ``ml_dtypes`` is not installed.
 
     Attributes
     ----------
     path : pathlib.Path
     dtype : numpy.dtype
+        Of the arrays. Without ``ml_dtypes`` it is an error to ask for that of
+        a bfloat16 or float8 store, or to read one, unless `bits` is set.
+    dtype_name : str
+        Name of the stored type: ``"<f4"``, ``"bfloat16"``.
+    itemsize : int
+        Bytes of an element.
     item_shape : tuple of int
         Shape of one record.
     codec : str
@@ -167,7 +176,7 @@ class DenseDataset(StoreView):
 
     def __repr__(self):
         size = "closed" if self.closed else f"shape={self.shape}"
-        return f"{type(self).__name__}({str(self.path)!r}, {size}, dtype={self.dtype}, codec={self.codec!r})"
+        return f"{type(self).__name__}({str(self.path)!r}, {size}, {self._typed()}, codec={self.codec!r})"
 
 
 class RaggedDataset(StoreView):
@@ -177,11 +186,16 @@ class RaggedDataset(StoreView):
     ----------
     path : path_like
         Directory written by `loaderx.converter.from_iterator`.
+    bits : bool
+        As for `DenseDataset`.
 
     Attributes
     ----------
     path : pathlib.Path
     dtype : numpy.dtype
+    dtype_name : str
+    itemsize : int
+        As for `DenseDataset`.
     item_shape : tuple of int
         Shape of one row: a record has the shape ``(rows, *item_shape)``.
     codec : str
@@ -228,7 +242,8 @@ class RaggedDataset(StoreView):
         -------
         ndarray of int64, shape (n,)
         """
-        return self._row_counts(self._rows(indices))
+        rows = self._rows(indices)
+        return self._row_counts(rows, self._wrap(rows))
 
     def _rows(self, indices):
         rows, shape = select(indices, self)
@@ -236,27 +251,30 @@ class RaggedDataset(StoreView):
             raise RecordIndexError(f"a ragged dataset takes indices of one dimension, got shape {shape}")
         return rows
 
-    def _row_counts(self, rows):
-        signed = rows.dtype.kind == "i"
-        sizes = self._store._lengths(rows, signed).astype(np.int64)
+    def _wrap(self, rows):
+        """Return the length that negative row numbers count from: one for all calls about them."""
+        return len(self) if rows.dtype.kind == "i" else 0
+
+    def _row_counts(self, rows, wrap):
+        sizes = self._store._lengths(rows, wrap).astype(np.int64)
         counts, rest = np.divmod(sizes, max(1, self._row_bytes))
         if rest.any():
             at = int(np.flatnonzero(rest)[0])
             raise CorruptRecordError(
                 f"record {rows[at]} of {self.path} has {sizes[at]} bytes, which is not a multiple of its "
-                f"row of {self._row_bytes} ({self.dtype}{self.item_shape})"
+                f"row of {self._row_bytes} ({dtypes.shown(self.dtype_name)}{self.item_shape})"
             )
         return counts
 
     def _batch(self, rows):
-        counts = self._row_counts(rows)
+        wrap = self._wrap(rows)
+        counts = self._row_counts(rows, wrap)
         ends = np.cumsum(counts)
         total = int(ends[-1]) if ends.size else 0
         starts = ends - counts
         values, address = self._buffer((total, *self.item_shape))
         offsets = starts * self._row_bytes
-        signed = rows.dtype.kind == "i"
-        self._store._gather(_engine.address(rows), rows.size, signed, address, values.nbytes, _engine.address(offsets))
+        self._store._gather(_engine.address(rows), rows.size, wrap, address, values.nbytes, _engine.address(offsets))
         return [values[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def __iter__(self):
@@ -274,7 +292,7 @@ class RaggedDataset(StoreView):
     def __repr__(self):
         size = "closed" if self.closed else f"len={len(self)}"
         return (
-            f"{type(self).__name__}({str(self.path)!r}, {size}, item_shape={self.item_shape}, dtype={self.dtype}, "
+            f"{type(self).__name__}({str(self.path)!r}, {size}, item_shape={self.item_shape}, {self._typed()}, "
             f"codec={self.codec!r})"
         )
 

@@ -3,14 +3,27 @@
 A type is written as NumPy's own string (``<f4``, ``>i2``, ``|b1``, ``<U8``,
 ``<M8[ns]``), which keeps its byte order. Types that NumPy only knows through
 ``ml_dtypes`` (bfloat16, the float8 and the 4-bit family) share the string of a
-plain void, so they are written by name instead.
+plain void, so they are written by name instead. Without ``ml_dtypes`` there is
+no array of them, but their bits are known: unsigned integers of the same width.
 """
+
+import sys
 
 import numpy as np
 
 from .errors import DtypeError, StoreFormatError
 
-__all__ = ["as_record_array", "from_name", "to_name"]
+__all__ = ["as_record_array", "bits_of", "element_bytes", "from_name", "is_tensor", "shown", "to_name", "torch_name"]
+
+# The types of ml_dtypes and their bytes, for where it is not installed.
+_WIDTHS = {"bfloat16": 2, "float4_e2m1fn": 1, "float6_e2m3fn": 1, "float6_e3m2fn": 1} | dict.fromkeys(
+    (
+        *(f"float8_{form}" for form in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz")),
+        *(f"float8_{form}" for form in ("e5m2", "e5m2fnuz", "e8m0fnu")),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (1, 2, 4)),
+    ),
+    1,
+)
 
 
 def to_name(dtype):
@@ -72,17 +85,77 @@ def from_name(name):
     return dtype
 
 
+def bits_of(name):
+    """Return the unsigned integer dtype as wide as the dtype that a schema names, in its byte order.
+
+    Raises
+    ------
+    DtypeError
+        No integer has that width, or nothing is known of the name.
+    StoreFormatError
+        The name is no dtype that a store can have.
+    """
+    width = _WIDTHS.get(name) if isinstance(name, str) else None
+    if width:
+        return np.dtype(f"u{width}")
+    dtype = from_name(name)
+    if dtype.itemsize not in (1, 2, 4, 8):
+        raise DtypeError(f"no unsigned integer is as wide as {dtype}: it has {dtype.itemsize} bytes")
+    return np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
+
+
+def torch_name(name):
+    """Return what torch calls a dtype that NumPy does not have itself; None for NumPy's own."""
+    return name if isinstance(name, str) and _plain(name) is None else None
+
+
+def shown(name):
+    """Return a schema's dtype as messages show it: ``float32``, not ``<f4``."""
+    return name if torch_name(name) else str(from_name(name))
+
+
+def element_bytes(value, name):
+    """Return the bytes of a number as an element of the dtype that a schema names.
+
+    Without ``ml_dtypes`` torch rounds it, where it is installed.
+    """
+    try:
+        dtype = from_name(name)
+    except DtypeError:
+        if not any(np.asarray(value).tobytes()):
+            return bytes(bits_of(name).itemsize)
+        try:
+            import torch
+
+            return _from_tensor(torch.tensor(value).to(getattr(torch, name)))[0].tobytes()
+        except (ImportError, AttributeError):
+            pass
+        raise
+    return np.asarray(value).astype(dtype).tobytes()
+
+
+def is_tensor(record):
+    """Whether something is a torch tensor; asks for torch only if somebody has imported it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(record, torch.Tensor)
+
+
 def as_record_array(record):
-    """Return a record as an array without copying where that is possible.
+    """Return a record as an array, without copying where that is possible, and its dtype's name.
 
     Arrays and anything NumPy converts are taken as they are; a torch tensor is
-    detached and brought to the host, a bfloat16 one through ``ml_dtypes``.
+    detached and brought to the host. One of bfloat16 or the like comes as
+    unsigned integers of the same bits, whether or not ``ml_dtypes`` is there.
+
+    Raises
+    ------
+    DtypeError
+        The type can't be stored.
     """
-    if isinstance(record, np.ndarray):
-        return record
-    if hasattr(record, "detach") and hasattr(record, "numpy"):
+    if is_tensor(record):
         return _from_tensor(record)
-    return np.asarray(record)
+    array = record if isinstance(record, np.ndarray) else np.asarray(record)
+    return array, to_name(array.dtype)
 
 
 def _plain(name):
@@ -106,18 +179,16 @@ def _extension(name):
 
 
 def _from_tensor(tensor):
-    tensor = tensor.detach().cpu()
-    name = str(tensor.dtype).removeprefix("torch.")
-    try:
-        return tensor.numpy()
-    except TypeError:
-        # NumPy has no such type itself: hand the bits over as integers.
-        dtype = _extension(name)
-        if dtype is None:
-            raise DtypeError(
-                f"a torch.{name} tensor has no NumPy equivalent; pip install ml_dtypes, or convert it first"
-            ) from None
-        import torch
+    import torch
 
-        bits = {1: torch.uint8, 2: torch.int16}[dtype.itemsize]
-        return tensor.contiguous().view(bits).numpy().view(dtype)
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name in _WIDTHS:
+        bits = bits_of(name)
+        plain = tensor.contiguous().view({1: torch.uint8, 2: torch.int16}[bits.itemsize])
+        return plain.numpy().view(bits), name
+    try:
+        array = tensor.numpy()
+    except (TypeError, RuntimeError) as error:
+        raise DtypeError(f"a torch.{name} tensor has no NumPy equivalent ({error}); convert it first") from None
+    return array, to_name(array.dtype)

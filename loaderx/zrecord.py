@@ -49,6 +49,12 @@ def __getattr__(name):
 # So many lengths are looked up in one call, which Ctrl-C has to wait for.
 _LENGTHS = 1 << 20
 
+#: Lets negative indices count from the length that the store has when the engine is called.
+_NOW = -1
+
+#: Bytes from which on a gather asks for the length first, as it may take several calls.
+_LONG = 4 << 20
+
 
 class BadRecord(NamedTuple):
     """A record that could not be read: its index, and why."""
@@ -185,16 +191,18 @@ class Zrecord(OpenStore):
         if offsets.size != idxs.size:
             raise ArgumentError(f"{idxs.size} indices need as many offsets, got {offsets.size}")
         address, size, _owner = _engine.pin(dst, writable=True)
-        self._gather(_engine.address(idxs), idxs.size, False, address, size, _engine.address(offsets))
+        self._gather(_engine.address(idxs), idxs.size, 0, address, size, _engine.address(offsets))
         return dst
 
-    # A long gather returns from the engine now and then, so that Ctrl-C is answered.
+    # A long gather returns from the engine now and then, so that Ctrl-C is answered. `wrap` is the
+    # length that negative indices count from, 0 for none: it must be one and the same number in all
+    # calls for a batch, since another process may append meanwhile.
 
-    def _gather(self, idxs, n, signed, dst, size, offsets):
+    def _gather(self, idxs, n, wrap, dst, size, offsets):
         """Gather; arguments are addresses, of 64-bit integers for `idxs` and `offsets`."""
-        done = self._call("ZrGather", idxs, n, signed, 0, dst, size, offsets)
+        done = self._call("ZrGather", idxs, n, wrap, 0, dst, size, offsets)
         while done < n:
-            done = self._call("ZrGather", idxs, n, signed, done, dst, size, offsets)
+            done = self._call("ZrGather", idxs, n, wrap, done, dst, size, offsets)
 
     def _gather_dense(self, idxs, n, signed, dst, size, row_bytes):
         """Gather records of one length, the i-th to ``dst + i * row_bytes``.
@@ -204,12 +212,15 @@ class Zrecord(OpenStore):
         """
         if self._handle is None:
             self._id()  # opens what was unpickled
-        handle, done = self._handle, 0
-        while True:
-            done = _engine.lib.ZrGatherDense(handle.id(), idxs, n, signed, done, dst, size, row_bytes)
-            if done >= n:
-                return
+        handle, wrap = self._handle, 0
+        if signed:
+            wrap = _NOW if size < _LONG else len(self)
+        done = _engine.lib.ZrGatherDense(handle.id(), idxs, n, wrap, 0, dst, size, row_bytes)
+        while done < n:
             _engine.check(done)
+            if wrap == _NOW:  # it took long after all
+                wrap, done = len(self), 0
+            done = _engine.lib.ZrGatherDense(handle.id(), idxs, n, wrap, done, dst, size, row_bytes)
 
     def lengths(self, idxs):
         """Return the sizes of records in bytes, as they were appended.
@@ -222,13 +233,13 @@ class Zrecord(OpenStore):
         -------
         ndarray of uint32, shape (n,)
         """
-        return self._lengths(_unsigned(idxs, "idxs"), False)
+        return self._lengths(_unsigned(idxs, "idxs"), 0)
 
-    def _lengths(self, idxs, signed):
+    def _lengths(self, idxs, wrap):
         out = np.empty(idxs.size, dtype=np.uint32)
         for start in range(0, idxs.size, _LENGTHS):
             part, into = idxs[start : start + _LENGTHS], out[start : start + _LENGTHS]
-            self._call("ZrLengths", _engine.address(part), part.size, signed, _engine.address(into))
+            self._call("ZrLengths", _engine.address(part), part.size, wrap, _engine.address(into))
         return out
 
     def train_dict(self, samples, sizes, target):

@@ -86,8 +86,8 @@ func ZrDelete(job, id int64, idxs uint64, n, wrap int64) (status int64) {
 	if err != nil {
 		return fail(err)
 	}
-	return onStore(job, id, func(_ context.Context, store *zrecord.Store) (int64, error) {
-		return 0, store.Delete(in, wrap != 0)
+	return onStore(job, id, func(ctx context.Context, store *zrecord.Store) (int64, error) {
+		return 0, store.Delete(ctx, in, wrap != 0)
 	})
 }
 

@@ -89,7 +89,9 @@ func ZrLen(id int64) (status int64) {
 
 // ZrGather copies the records idxs[start:n] to the byte offsets given for each
 // in dst. It works for a limited time and returns where to go on: call it
-// again until that is n. wrap is 1 when negative indices count from the end.
+// again until that is n. wrap is the length that negative indices count from: 0
+// allows none, and -1 stands for the present one, with which a gather can't be
+// gone on with.
 func ZrGather(id int64, idxs uint64, n, wrap, start int64, dst uint64, dstLen int64, offsets uint64) (status int64) {
 	enter()
 	defer guard(&status)
@@ -100,7 +102,7 @@ func ZrGather(id int64, idxs uint64, n, wrap, start int64, dst uint64, dstLen in
 	if starts == nil {
 		starts = []uint64{}
 	}
-	return gather(id, idxs, n, start, dst, dstLen, zrecord.Request{Signed: wrap != 0, Offsets: starts})
+	return gather(id, idxs, n, start, dst, dstLen, zrecord.Request{Wrap: wrap, Offsets: starts})
 }
 
 // ZrGatherDense copies the records idxs[start:n], each rowBytes long, to
@@ -108,7 +110,7 @@ func ZrGather(id int64, idxs uint64, n, wrap, start int64, dst uint64, dstLen in
 func ZrGatherDense(id int64, idxs uint64, n, wrap, start int64, dst uint64, dstLen, rowBytes int64) (status int64) {
 	enter()
 	defer guard(&status)
-	return gather(id, idxs, n, start, dst, dstLen, zrecord.Request{Signed: wrap != 0, RowBytes: rowBytes})
+	return gather(id, idxs, n, start, dst, dstLen, zrecord.Request{Wrap: wrap, RowBytes: rowBytes})
 }
 
 // requests are used again, since a request escapes to the engine's workers.
@@ -154,7 +156,7 @@ func ZrLengths(id int64, idxs uint64, n, wrap int64, out uint64) (status int64) 
 	if err != nil {
 		return fail(err)
 	}
-	return done(store.Lengths(in, wrap != 0, lengths))
+	return done(store.Lengths(in, wrap, lengths))
 }
 
 // ZrAppend starts, as the reserved handle job, a job that appends n records; its result is the index of the

@@ -403,58 +403,6 @@ def test_a_store_without_write_permission_opens(dense, array):
         dense.path.chmod(0o755)
 
 
-@pytest.mark.parametrize("codec", ["raw", "zstd"])
-def test_missing_and_truncated_files_are_exceptions(tmp_path, rng, codec):
-    array = rng.integers(0, 255, (64, 4096), dtype=np.uint8)
-    from_numpy(tmp_path / "s", array, codec=codec)
-    for name in ("0.zr", "meta.zr", "schema.msgpack"):
-        file = tmp_path / "s" / name
-        aside = tmp_path / name
-        file.rename(aside)
-        with pytest.raises(ZrecordError, match=name if name != "meta.zr" else None), DenseDataset(file.parent) as ds:
-            ds[:]
-        assert not file.exists()
-        aside.rename(file)
-    chunk = tmp_path / "s" / "0.zr"
-    size = chunk.stat().st_size
-    for keep in (0, 1, 4096, 100_000):
-        with DenseDataset(tmp_path / "s") as ds:
-            np.testing.assert_array_equal(ds[0], array[0])
-            with chunk.open("r+b") as file:
-                content = file.read(64 * 5000)
-                file.truncate(keep)
-            with pytest.raises(ZrecordError):
-                ds[:]
-        with pytest.raises(ZrecordError), DenseDataset(tmp_path / "s") as ds:
-            ds[:]
-        with chunk.open("r+b") as file:
-            file.write(content)
-            file.truncate(size)
-
-
-def test_ctrl_c_ends_a_long_gather(tmp_path, interrupted):
-    code = """
-        import sys, numpy as np
-        from loaderx.zrecord import Zrecord
-        store = Zrecord(sys.argv[1], mode="x")
-        record = np.random.default_rng(0).integers(0, 4, 1 << 20, dtype=np.uint8)
-        store.append(record, [0])
-        idxs = np.zeros(3_000_000, np.uint64)
-        dst = np.empty(1 << 20, np.uint8)
-        try:
-            print("ready", flush=True)
-            store.gather(idxs, dst, idxs)
-            print("finished")
-        except KeyboardInterrupt:
-            print("interrupted", len(store), store.lengths([0])[0])
-    """
-    out, err = interrupted(code, tmp_path / "s")
-    assert out == f"interrupted 1 {1 << 20}\n", err
-
-
-# ---- pad ----
-
-
 def test_pad():
     records = [np.array([[1, 2]], np.int16), np.array([[3, 4], [5, 6]], np.int16)]
     padded, lengths = pad(records)

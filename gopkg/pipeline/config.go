@@ -14,7 +14,7 @@ import (
 // concurrent use.
 type Records interface {
 	Gather(r *zrecord.Request, from int, budget time.Duration) (next int, err error)
-	Lengths(idxs []int64, signed bool, out []uint32) (total int64, err error)
+	Lengths(idxs []int64, wrap int64, out []uint32) (total int64, err error)
 }
 
 // Kind is the form that a stream's records take in a batch.

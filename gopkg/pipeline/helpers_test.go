@@ -52,7 +52,7 @@ func (f *fake) Gather(r *zrecord.Request, _ int, _ time.Duration) (int, error) {
 	return len(r.Idxs), nil
 }
 
-func (f *fake) Lengths(idxs []int64, _ bool, out []uint32) (total int64, err error) {
+func (f *fake) Lengths(idxs []int64, _ int64, out []uint32) (total int64, err error) {
 	for k, idx := range idxs {
 		out[k] = uint32(8 * f.units(idx))
 		total += int64(out[k])

@@ -27,13 +27,13 @@ func (b *byHandle) Gather(r *zrecord.Request, from int, budget time.Duration) (i
 	return store.Gather(r, from, budget)
 }
 
-func (b *byHandle) Lengths(idxs []int64, signed bool, out []uint32) (int64, error) {
+func (b *byHandle) Lengths(idxs []int64, wrap int64, out []uint32) (int64, error) {
 	store, ref, err := handle.Use[*zrecord.Store](b.table, b.id)
 	if err != nil {
 		return 0, gone(err)
 	}
 	defer ref.Release()
-	return store.Lengths(idxs, signed, out)
+	return store.Lengths(idxs, wrap, out)
 }
 
 func gone(err error) error { return fmt.Errorf("its store is not open any more: %w", err) }

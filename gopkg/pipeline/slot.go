@@ -6,6 +6,7 @@ import (
 
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/zrecord"
 )
 
 // Buffer is where one stream's part of a step goes.
@@ -66,11 +67,6 @@ type part struct {
 	offs  []uint64
 }
 
-const (
-	maxBlock   = 256      // records, as many as a gather handles at once
-	blockBytes = 64 << 10 // about what a block copies
-)
-
 // plan draws the step's indices and lays its blocks out. It reports whether
 // the buffers are large enough.
 func (s *slot) plan(c *Config) (fits bool, err error) {
@@ -89,7 +85,7 @@ func (s *slot) plan(c *Config) (fits bool, err error) {
 			return false, fmt.Errorf("stream %q: %w", stream.Name, err)
 		}
 		fits = fits && p.need <= int64(len(buf.Data))
-		p.per = int(min(max(blockBytes/max(each, 1), 1), maxBlock))
+		p.per = zrecord.BlockRecords(each)
 		blocks += (s.n + p.per - 1) / p.per
 		p.until = blocks
 	}
@@ -105,7 +101,7 @@ func (p *part) ragged(stream *Stream, idxs []int64, aux []int64) (each int64, er
 		p.lens, p.offs = make([]uint32, n), make([]uint64, n)
 	}
 	p.lens, p.offs = p.lens[:n], p.offs[:n]
-	if _, err := stream.Records.Lengths(idxs, false, p.lens); err != nil {
+	if _, err := stream.Records.Lengths(idxs, 0, p.lens); err != nil {
 		return 0, err
 	}
 	if len(aux) < n+1 {

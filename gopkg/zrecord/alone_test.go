@@ -19,7 +19,7 @@ func TestDeleteAndCompactRefuseWhileOthersHaveTheStoreOpen(t *testing.T) {
 	readers := []*Store{openStore(t, path, ReadOnly), openStore(t, path, ReadOnly)}
 	for _, r := range readers {
 		for range 2 {
-			if err := s.Delete([]int64{0}, false); !errors.Is(err, errs.ErrInUse) {
+			if err := s.Delete(t.Context(), []int64{0}, false); !errors.Is(err, errs.ErrInUse) {
 				t.Fatalf("delete: %v", err)
 			}
 			if err := s.Compact(t.Context(), nil); !errors.Is(err, errs.ErrInUse) {
@@ -30,7 +30,7 @@ func TestDeleteAndCompactRefuseWhileOthersHaveTheStoreOpen(t *testing.T) {
 		must(t, r.Close())
 	}
 	// A refused attempt must not lose the handle's own part in the lock.
-	must(t, s.Delete([]int64{0}, false))
+	must(t, s.Delete(t.Context(), []int64{0}, false))
 	must(t, s.Compact(t.Context(), nil))
 	wantNumbers(t, openStore(t, path, ReadOnly), deleteNumbers(count(20), []int64{0}))
 }
@@ -39,7 +39,7 @@ func TestARefusedDeleteKeepsTheLock(t *testing.T) {
 	path := closedStore(t, 5, codec.Raw)
 	s := openStore(t, path, Append)
 	r := openStore(t, path, ReadOnly)
-	if err := s.Delete([]int64{0}, false); !errors.Is(err, errs.ErrInUse) {
+	if err := s.Delete(t.Context(), []int64{0}, false); !errors.Is(err, errs.ErrInUse) {
 		t.Fatal(err)
 	}
 	must(t, r.Close())
@@ -56,7 +56,7 @@ func TestARefusedDeleteKeepsTheLock(t *testing.T) {
 func TestCallsDuringACompact(t *testing.T) {
 	path := closedStore(t, 60, codec.Zstd)
 	s := openStore(t, path, Append)
-	must(t, s.Delete([]int64{3}, false))
+	must(t, s.Delete(t.Context(), []int64{3}, false))
 	small(s, 5000, 1)
 	want := deleteNumbers(count(60), []int64{3})
 	calls := 0
@@ -67,7 +67,7 @@ func TestCallsDuringACompact(t *testing.T) {
 		if _, err := read(s, []int64{0}); !errors.Is(err, errs.ErrInUse) {
 			t.Errorf("gather: %v", err)
 		}
-		if err := s.Delete([]int64{0}, false); !errors.Is(err, errs.ErrInUse) {
+		if err := s.Delete(t.Context(), []int64{0}, false); !errors.Is(err, errs.ErrInUse) {
 			t.Errorf("delete: %v", err)
 		}
 		if _, err := Open(path, Options{}); !errors.Is(err, errs.ErrInUse) {
@@ -81,7 +81,7 @@ func TestCallsDuringACompact(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	must(t, s.Delete([]int64{0}, false))
+	must(t, s.Delete(t.Context(), []int64{0}, false))
 	small(s, 5000, 1)
 	err := s.Compact(ctx, func(int64, int64) {
 		if calls++; calls > 0 {
@@ -98,7 +98,7 @@ func TestCallsDuringACompact(t *testing.T) {
 		t.Errorf("compact: %v", err)
 	}
 	wg.Wait()
-	if err := s.Delete(nil, false); !errors.Is(err, errs.ErrClosed) {
+	if err := s.Delete(t.Context(), nil, false); !errors.Is(err, errs.ErrClosed) {
 		t.Errorf("after close: %v", err)
 	}
 }
@@ -109,7 +109,7 @@ func TestDeleteWhileTheHandleIsUsed(t *testing.T) {
 	if !s.life.enter() {
 		t.Fatal("not open")
 	}
-	if err := s.Delete([]int64{0}, false); !errors.Is(err, errs.ErrInUse) {
+	if err := s.Delete(t.Context(), []int64{0}, false); !errors.Is(err, errs.ErrInUse) {
 		t.Errorf("delete: %v", err)
 	}
 	s.life.leave()
@@ -132,7 +132,7 @@ func TestDeleteWhileTheHandleIsUsed(t *testing.T) {
 	}
 	deleted := 0
 	for deleted < 10 {
-		err := s.Delete([]int64{50}, false)
+		err := s.Delete(t.Context(), []int64{50}, false)
 		if err == nil {
 			deleted++
 		} else if !errors.Is(err, errs.ErrInUse) {

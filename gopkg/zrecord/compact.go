@@ -14,7 +14,7 @@ import (
 // unless nil, is told from time to time how many of the stored bytes are in
 // their final place. Compact needs the store alone, as Delete does.
 //
-// It uses about 40 MiB and 4 bytes a record of memory, and for a time up to
+// It uses about 40 MiB and 8 bytes a record of memory, and for a time up to
 // 32 MiB of disk space.
 func (s *Store) Compact(ctx context.Context, progress func(doneBytes, totalBytes int64)) error {
 	if err := s.enter(); err != nil {

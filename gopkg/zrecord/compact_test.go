@@ -33,7 +33,7 @@ func TestCompactKeepsEveryRecord(t *testing.T) {
 			for range rng.IntN(n/2 + 1) {
 				idxs = append(idxs, int64(rng.IntN(len(numbers))))
 			}
-			must(t, s.Delete(idxs, false))
+			must(t, s.Delete(t.Context(), idxs, false))
 			numbers = deleteNumbers(numbers, idxs)
 			if len(numbers) == 0 {
 				break
@@ -88,7 +88,7 @@ func TestCompactOverSeveralChunks(t *testing.T) {
 	if !exists(chunkPath(path, 2)) {
 		t.Fatal("the store has no chunk 2")
 	}
-	must(t, s.Delete([]int64{1, 9}, false))
+	must(t, s.Delete(t.Context(), []int64{1, 9}, false))
 	small(s, 5000, 3000)
 	must(t, s.Compact(t.Context(), nil))
 	want := deleteNumbers(count(20), []int64{1, 9})
@@ -117,7 +117,7 @@ func TestCompactIntoAMissingChunk(t *testing.T) {
 			idxs = append(idxs, i)
 		}
 	}
-	must(t, s.Delete(idxs, false))
+	must(t, s.Delete(t.Context(), idxs, false))
 	must(t, s.Close())
 	must(t, os.Remove(chunkPath(path, 1)))
 	s = openStore(t, path, Append)
@@ -169,7 +169,7 @@ func TestCompactRefusesOverlappingRecords(t *testing.T) {
 	// The same bytes twice, as an interrupted delete of another program leaves them.
 	patch(t, path, metaName, header3+2*entry3, appendEntry3(nil, e))
 	s := openStore(t, path, Append)
-	must(t, s.Delete([]int64{0}, false))
+	must(t, s.Delete(t.Context(), []int64{0}, false))
 	must(t, s.Compact(t.Context(), nil))
 	wantNumbers(t, s, []int{3, 1, 1})
 	must(t, s.Close())
@@ -187,7 +187,7 @@ func TestCompactRefusesOverlappingRecords(t *testing.T) {
 func TestCancelledCompactGoesOnLater(t *testing.T) {
 	path := closedStore(t, 100, codec.Zstd)
 	s := openStore(t, path, Append)
-	must(t, s.Delete([]int64{0, 50, 51, 52}, false))
+	must(t, s.Delete(t.Context(), []int64{0, 50, 51, 52}, false))
 	want := deleteNumbers(count(100), []int64{0, 50, 51, 52})
 	rounds := 0
 	for ; ; rounds++ {
@@ -213,6 +213,52 @@ func TestCancelledCompactGoesOnLater(t *testing.T) {
 	}
 }
 
+// looks is a context that is cancelled from the n-th look at it on.
+type looks struct {
+	context.Context
+	left int
+}
+
+func (l *looks) Err() error {
+	if l.left--; l.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// Planning listens to cancelling, too: it takes seconds for millions of records.
+func TestCompactAndDeleteCancelledAtAnyLook(t *testing.T) {
+	for _, work := range []struct {
+		name string
+		run  func(s *Store, ctx context.Context) error
+		want []int
+		min  int
+	}{
+		{"compact", func(s *Store, ctx context.Context) error { return s.Compact(ctx, nil) }, count(30), 3},
+		{"delete", func(s *Store, ctx context.Context) error { return s.Delete(ctx, []int64{3, 29}, false) }, deleteNumbers(count(30), []int64{3, 29}), 2},
+	} {
+		n := 0
+		for ; ; n++ {
+			s := openStore(t, closedStore(t, 30, codec.Zstd), Append)
+			err := work.run(s, &looks{t.Context(), n})
+			if err == nil {
+				wantNumbers(t, s, work.want)
+				break
+			}
+			if !errors.Is(err, errs.ErrCancelled) {
+				t.Fatalf("%s, look %d: %v", work.name, n, err)
+			}
+			wantSamples(t, s, 30)
+			must(t, work.run(s, t.Context()))
+			wantNumbers(t, s, work.want)
+			must(t, s.Close())
+		}
+		if n < work.min {
+			t.Errorf("%s looked %d times", work.name, n)
+		}
+	}
+}
+
 // An error at any step of a compact changes no record, and the next one
 // finishes it.
 func TestCompactFailingAtAnyStep(t *testing.T) {
@@ -220,7 +266,7 @@ func TestCompactFailingAtAnyStep(t *testing.T) {
 		for step := 0; ; step++ {
 			path := closedStore(t, 12, codec.Zstd)
 			s := openStore(t, path, Append)
-			must(t, s.Delete([]int64{0, 5}, false))
+			must(t, s.Delete(t.Context(), []int64{0, 5}, false))
 			must(t, s.Close())
 			want := deleteNumbers(count(12), []int64{0, 5})
 			left := step
@@ -259,7 +305,7 @@ func TestCompactOnAFullDisk(t *testing.T) {
 	s, err := openOn(d, path, Options{Mode: Append})
 	must(t, err)
 	defer s.Close()
-	must(t, s.Delete([]int64{0}, false))
+	must(t, s.Delete(t.Context(), []int64{0}, false))
 	want := deleteNumbers(count(12), []int64{0})
 	tries := 0
 	d.fail = func(op string) error {

@@ -37,7 +37,7 @@ func damaged(t *testing.T, path, what string) (bad int64) {
 		n := min(s.Len(), 50)
 		var sizes [1]uint32
 		for idx := range n {
-			total, err := s.Lengths([]int64{idx}, false, sizes[:])
+			total, err := s.Lengths([]int64{idx}, 0, sizes[:])
 			allow(err)
 			if err != nil {
 				continue

@@ -1,6 +1,7 @@
 package zrecord
 
 import (
+	"context"
 	"fmt"
 	"slices"
 )
@@ -15,7 +16,8 @@ import (
 // process or the machine. Records appended before are synced first. Delete
 // needs the store alone: while another handle of any process has it open, or
 // another call runs on this one, it returns errs.ErrInUse and does nothing.
-func (s *Store) Delete(idxs []int64, signed bool) error {
+// Once the change is on its way to the disk, ctx no longer stops it.
+func (s *Store) Delete(ctx context.Context, idxs []int64, signed bool) error {
 	if err := s.enter(); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
@@ -23,15 +25,23 @@ func (s *Store) Delete(idxs []int64, signed bool) error {
 	err := s.alone(func() error {
 		length := s.length.Load()
 		falling := make([]int64, len(idxs))
-		if err := resolve(falling, idxs, 0, signed, length, s.path); err != nil {
+		wrap := int64(0)
+		if signed {
+			wrap = length
+		}
+		if err := resolve(falling, idxs, 0, wrap, length, s.path); err != nil {
 			return err
 		}
-		slices.SortFunc(falling, func(a, b int64) int { return int(b - a) })
+		slices.Sort(falling)
+		slices.Reverse(falling)
 		falling = slices.Compact(falling)
 		if len(falling) == 0 {
 			return nil
 		}
-		if err := s.writer.remove(falling); err != nil {
+		if ctx.Err() != nil {
+			return cancelled(ctx)
+		}
+		if err := s.writer.remove(ctx, falling); err != nil {
 			return err
 		}
 		s.length.Store(s.writer.length())

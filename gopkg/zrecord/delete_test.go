@@ -43,7 +43,7 @@ func TestDeleteMovesTheLastRecordIntoTheHole(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			path := closedStore(t, 6, codec.Zstd)
 			s := openStore(t, path, Append)
-			must(t, s.Delete(c.idxs, true))
+			must(t, s.Delete(t.Context(), c.idxs, true))
 			wantNumbers(t, s, c.want)
 			must(t, s.Close())
 			wantNumbers(t, openStore(t, path, ReadOnly), c.want)
@@ -67,7 +67,7 @@ func TestDeletesOfAnySizeFollowTheRule(t *testing.T) {
 				idxs[i] = int64(rng.IntN(len(numbers)))
 			}
 			numbers = deleteNumbers(numbers, idxs)
-			must(t, s.Delete(idxs, false))
+			must(t, s.Delete(t.Context(), idxs, false))
 			wantNumbers(t, s, numbers)
 		}
 		must(t, s.Close())
@@ -88,12 +88,12 @@ func TestDeleteRefusesBadIndicesAndDoesNothing(t *testing.T) {
 		idxs   []int64
 		signed bool
 	}{{[]int64{0, 5}, true}, {[]int64{0, -6}, true}, {[]int64{-1}, false}, {[]int64{1 << 62}, false}} {
-		if err := s.Delete(c.idxs, c.signed); !errors.Is(err, errs.ErrIndex) {
+		if err := s.Delete(t.Context(), c.idxs, c.signed); !errors.Is(err, errs.ErrIndex) {
 			t.Errorf("%v: %v", c.idxs, err)
 		}
 	}
 	wantSamples(t, s, 5)
-	if err := openStore(t, closedStore(t, 5, codec.Raw), ReadOnly).Delete([]int64{0}, false); !errors.Is(err, errs.ErrReadOnly) {
+	if err := openStore(t, closedStore(t, 5, codec.Raw), ReadOnly).Delete(t.Context(), []int64{0}, false); !errors.Is(err, errs.ErrReadOnly) {
 		t.Errorf("read-only: %v", err)
 	}
 }
@@ -103,7 +103,7 @@ func TestDeleteOfUnsyncedRecords(t *testing.T) {
 	path := closedStore(t, 3, codec.Raw)
 	s := openStore(t, path, Append)
 	appendSamples(t, s, 3, 8, codec.Raw)
-	must(t, s.Delete([]int64{1, 6}, false))
+	must(t, s.Delete(t.Context(), []int64{1, 6}, false))
 	wantNumbers(t, s, []int{0, 7, 2, 3, 4, 5})
 	must(t, s.Close())
 	wantNumbers(t, openStore(t, path, ReadOnly), []int{0, 7, 2, 3, 4, 5})
@@ -114,7 +114,7 @@ func TestDeleteOfDamagedRecords(t *testing.T) {
 	path := closedStore(t, 4, codec.Raw)
 	patch(t, path, metaName, header3+entry3, appendEntry3(nil, entry3Fields{tag: 200, phys: 1 << 31, chunk: 4000}))
 	s := openStore(t, path, Append)
-	must(t, s.Delete([]int64{1}, false))
+	must(t, s.Delete(t.Context(), []int64{1}, false))
 	wantNumbers(t, s, []int{0, 3, 2})
 	must(t, s.Compact(t.Context(), nil))
 	wantNumbers(t, s, []int{0, 3, 2})
@@ -136,7 +136,7 @@ func TestDeleteFailingAtAnyStep(t *testing.T) {
 		}}
 		s, err := openOn(d, path, Options{Mode: Append})
 		must(t, err)
-		err = s.Delete([]int64{1, 2, 7}, false)
+		err = s.Delete(t.Context(), []int64{1, 2, 7}, false)
 		if err == nil {
 			if step < 8 {
 				t.Fatalf("only %d steps: %q", step, d.log)

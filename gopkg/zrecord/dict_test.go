@@ -111,3 +111,34 @@ func TestAppendAndCloseDuringTrainDict(t *testing.T) {
 		wantSamples(t, openStore(t, path, ReadOnly), 5)
 	}
 }
+
+// An append that compressed with a dictionary finds another one in its place
+// when its turn comes.
+func TestAppendRefusesFramesOfAReplacedDictionary(t *testing.T) {
+	s := openStore(t, closedStore(t, 0, codec.ZstdDict), Append)
+	all, sizes := otherSamples()
+	other, err := codec.Train(t.Context(), all, sizes, 1024)
+	must(t, err)
+	replaced, err := codec.NewDict(other)
+	must(t, err)
+	must(t, s.lockAppend(t.Context()))
+	src, offsets := samples(0, 5)
+	done := make(chan error)
+	go func() {
+		_, err := s.Append(t.Context(), src, offsets, codec.ZstdDict)
+		done <- err
+	}()
+	// It waits for the append lock with the old dictionary in hand, or has not
+	// looked yet, and then everything is made with the new one.
+	time.Sleep(50 * time.Millisecond)
+	s.dict.Store(replaced)
+	s.unlockAppend()
+	if err := <-done; err == nil {
+		t.Error("frames of the old dictionary were appended")
+	} else if !errors.Is(err, errs.ErrDict) {
+		t.Error(err)
+	}
+	if s.Len() != 0 {
+		t.Errorf("%d records", s.Len())
+	}
+}

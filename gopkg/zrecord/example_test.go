@@ -41,12 +41,12 @@ func Example() {
 	defer r.Close()
 	idxs := []int64{-1, 0}
 	sizes := make([]uint32, len(idxs))
-	total, err := r.Lengths(idxs, true, sizes)
+	total, err := r.Lengths(idxs, zrecord.PresentLength, sizes)
 	if err != nil {
 		log.Fatal(err)
 	}
 	dst := make([]byte, total)
-	req := zrecord.Request{Idxs: idxs, Signed: true, Dst: dst, Offsets: []uint64{0, uint64(sizes[0])}}
+	req := zrecord.Request{Idxs: idxs, Wrap: zrecord.PresentLength, Dst: dst, Offsets: []uint64{0, uint64(sizes[0])}}
 	if _, err := r.Gather(&req, 0, 0); err != nil {
 		log.Fatal(err)
 	}

@@ -26,9 +26,10 @@ const (
 // moves down and never onto bytes of one that has not moved yet. FORMAT.md has
 // the protocol.
 func (w *writer3) compact(ctx context.Context, progress func(done, total int64)) error {
+	defer w.files.runs.forget()
 	var p *packing3
 	if err := mem.Guard(func() (err error) {
-		p, err = w.plan()
+		p, err = w.plan(ctx)
 		return err
 	}); err != nil {
 		return err
@@ -59,7 +60,7 @@ func (w *writer3) compact(ctx context.Context, progress func(done, total int64))
 // packing3 is the state of one compact.
 type packing3 struct {
 	w           *writer3
-	order       []uint32 // records by address
+	order       []uint64 // records by address, which stands above the index
 	next        int      // of order, the first that is not in place
 	front       tail3    // behind the records in place
 	done, total int64
@@ -85,11 +86,15 @@ func (p *packing3) run(ctx context.Context, progress func(done, total int64)) er
 
 // plan sorts the records and makes sure that they can be moved: a record with
 // an impossible entry, or two that overlap, would be destroyed.
-func (w *writer3) plan() (*packing3, error) {
-	f := w.files
-	p := &packing3{w: w, order: make([]uint32, w.committed.length), batchBytes: w.batchBytes}
-	for i := range p.order {
-		e := f.entry(int64(i))
+func (w *writer3) plan(ctx context.Context) (*packing3, error) {
+	f, n := w.files, w.committed.length
+	p := &packing3{w: w, batchBytes: w.batchBytes}
+	last := int64(0)
+	for i := range n {
+		if i%planStep == 0 && ctx.Err() != nil {
+			return nil, cancelled(ctx)
+		}
+		e := f.entry(i)
 		err := e.check()
 		if err == nil && e.end() >= chunkSize {
 			err = fmt.Errorf("ends at %d of its chunk: %w", e.end(), errs.ErrCorrupt)
@@ -97,27 +102,77 @@ func (w *writer3) plan() (*packing3, error) {
 		if err != nil {
 			return nil, fmt.Errorf("record %d: %w", i, err)
 		}
-		p.order[i] = uint32(i)
+		last = max(last, e.address())
 	}
-	slices.SortFunc(p.order, func(a, b uint32) int {
-		if d := f.entry(int64(a)).address() - f.entry(int64(b)).address(); d != 0 {
-			return int(d)
+	if err := p.sort(ctx, n, last); err != nil {
+		return nil, err
+	}
+	var before entry3Fields
+	for i := range p.order {
+		if i%planStep == 0 && ctx.Err() != nil {
+			return nil, cancelled(ctx)
 		}
-		return int(a) - int(b)
-	})
-	var last entry3Fields
-	for i, idx := range p.order {
-		e := f.entry(int64(idx))
-		if i > 0 && e.address() < last.address()+int64(last.phys) && !e.sameBytes(last) {
-			return nil, fmt.Errorf("records %d and %d overlap in chunk %d: %w", p.order[i-1], idx, e.chunk, errs.ErrCorrupt)
+		e := f.entry(p.at(i))
+		if i > 0 && e.address() < before.address()+int64(before.phys) && !e.sameBytes(before) {
+			return nil, fmt.Errorf("records %d and %d overlap in chunk %d: %w", p.at(i-1), p.at(i), e.chunk, errs.ErrCorrupt)
 		}
-		if i == 0 || !e.sameBytes(last) {
+		if i == 0 || !e.sameBytes(before) {
 			p.total += int64(e.phys)
 		}
-		last = e
+		before = e
 	}
 	return p, nil
 }
+
+const (
+	planStep    = 1 << 16 // records between two looks at the context
+	indexBits3  = 24      // of an index, which is below MaxRecords
+	sortBuckets = 1 << 16
+)
+
+// sort orders records by address and then by index. They are dealt out to
+// regions of the store first, each of which is sorted by itself: keys are short
+// then, and no step takes long.
+func (p *packing3) sort(ctx context.Context, n, last int64) error {
+	f := p.w.files
+	shift := 0
+	for last>>shift >= sortBuckets {
+		shift++
+	}
+	ends := make([]int64, last>>shift+1) // of the regions, in order
+	for i := range n {
+		ends[f.entry(i).address()>>shift]++
+	}
+	end := int64(0)
+	for i, count := range ends {
+		ends[i] = end // the start still
+		end += count
+	}
+	p.order = make([]uint64, n)
+	for i := range n {
+		if i%planStep == 0 && ctx.Err() != nil {
+			return cancelled(ctx)
+		}
+		at := f.entry(i).address()
+		region := at >> shift
+		p.order[ends[region]] = uint64(at-region<<shift)<<indexBits3 | uint64(i)
+		ends[region]++
+	}
+	start, looked := int64(0), int64(0)
+	for _, end := range ends {
+		if end-looked >= planStep {
+			if looked = end; ctx.Err() != nil {
+				return cancelled(ctx)
+			}
+		}
+		slices.Sort(p.order[start:end])
+		start = end
+	}
+	return nil
+}
+
+// at returns the i-th record in the order of addresses.
+func (p *packing3) at(i int) int64 { return int64(p.order[i] & (1<<indexBits3 - 1)) }
 
 // address orders places in all chunks.
 func (e entry3Fields) address() int64 { return int64(e.chunk)*chunkSize + int64(e.offset) }
@@ -178,7 +233,7 @@ func (p *packing3) cut() *batch3 {
 	limit := p.batchBytes
 	var last, lastTo entry3Fields
 	for ; b.next < len(p.order); b.next++ {
-		idx := int64(p.order[b.next])
+		idx := p.at(b.next)
 		e := p.w.files.entry(idx)
 		if b.next > p.next && e.sameBytes(last) {
 			if len(b.moves) > 0 {

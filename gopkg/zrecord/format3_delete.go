@@ -1,10 +1,14 @@
 package zrecord
 
-import "slices"
+import (
+	"context"
+	"slices"
+)
 
 // remove plans all holes first: a record that moves into one may have come
-// from the place of an earlier hole.
-func (w *writer3) remove(falling []int64) error {
+// from the place of an earlier hole. From the journal on it can't be cancelled.
+func (w *writer3) remove(ctx context.Context, falling []int64) error {
+	defer w.files.runs.forget()
 	before := w.committed
 	after := before
 	sources := make([]int64, len(falling)) // whose entry a hole takes
@@ -28,6 +32,9 @@ func (w *writer3) remove(falling []int64) error {
 	if len(j.changes) == 0 {
 		// The header alone says it, and is written whole.
 		return w.shorten(after)
+	}
+	if ctx.Err() != nil {
+		return cancelled(ctx)
 	}
 	if err := w.carryOut(j); err != nil {
 		return err
@@ -67,29 +74,40 @@ func (w *writer3) carryOut(j *journal3) error {
 	return nil
 }
 
-// writeEntries3 writes the entries of a journal to the table, neighbours
-// together.
+// Neighbours are written together, and so is what lies between near ones, as
+// it is: a write costs as much as copying some kilobytes.
+const (
+	maxGap3 = 256     // entries
+	maxRun3 = 1 << 16 // entries
+)
+
+// writeEntries3 writes the entries of a journal to the table.
 func writeEntries3(meta file, j *journal3) error {
-	order := j.order()
 	var run []byte
-	first := int64(0)
-	for at, i := range order {
-		idx := j.index(int(i))
-		if at == 0 || idx != first+int64(len(run)/entry3) {
-			if err := writeRun3(meta, first, run); err != nil {
+	for order := j.order(); len(order) > 0; {
+		first := j.index(int(order[0]))
+		last, n := first, 1
+		for ; n < len(order); n++ {
+			idx := j.index(int(order[n]))
+			if idx-last > maxGap3 || idx-first >= maxRun3 {
+				break
+			}
+			last = idx
+		}
+		count := last - first + 1
+		run = slices.Grow(run[:0], int(count*entry3))[:count*entry3]
+		if count > int64(n) {
+			if _, err := meta.OS().ReadAt(run, header3+first*entry3); err != nil {
 				return err
 			}
-			first, run = idx, run[:0]
 		}
-		run = append(run, j.raw(int(i))...)
+		for _, i := range order[:n] {
+			copy(run[(j.index(int(i))-first)*entry3:], j.raw(int(i)))
+		}
+		if _, err := meta.WriteAt(run, header3+first*entry3); err != nil {
+			return err
+		}
+		order = order[n:]
 	}
-	return writeRun3(meta, first, run)
-}
-
-func writeRun3(meta file, first int64, entries []byte) error {
-	if len(entries) == 0 {
-		return nil
-	}
-	_, err := meta.WriteAt(entries, header3+first*entry3)
-	return err
+	return nil
 }

@@ -44,9 +44,11 @@ func (f *files3) overlay() error {
 			}
 		}
 		// A writer may be finishing the change just now: then the journal is
-		// gone in a moment.
-		if errors.Is(err, errs.ErrCorrupt) && try < overlayTries && exists(filepath.Join(f.path, redoName)) {
-			time.Sleep(joinPause)
+		// gone in a moment, or is gone already.
+		if errors.Is(err, errs.ErrCorrupt) && try < overlayTries {
+			if exists(filepath.Join(f.path, redoName)) {
+				time.Sleep(joinPause)
+			}
 			continue
 		}
 		if err == nil && j != nil {

@@ -24,6 +24,7 @@ type files3 struct {
 	header []byte
 	table  []byte
 	over   *overlay3 // what a crash left undone, nil nearly always
+	runs   runs3
 
 	mu     sync.Mutex // held while a chunk is mapped or measured
 	chunks [MaxChunks]atomic.Pointer[chunk3]
@@ -108,12 +109,21 @@ func (f *files3) locate(idxs []int64, out []location) error {
 
 func (f *files3) locateAll(idxs []int64, out []location) error {
 	table := f.table
-	f.touch(idxs)
+	pages := f.runs.pages.Load()
+	if pages == nil {
+		pages = &nothingKnown
+	}
+	f.touch(idxs, pages)
 	held := -1 // the chunk that data and size belong to
 	var data []byte
 	var size int64
 	for i, idx := range idxs {
-		e := parseEntry3(table[idx*entry3 : idx*entry3+entry3])
+		var e entry3Fields
+		if run := pages.at(idx); run&runFlag != 0 {
+			e = runEntry(run, idx, pages.row)
+		} else {
+			e = parseEntry3(table[idx*entry3 : idx*entry3+entry3])
+		}
 		// One compare for the common case; check finds out what is wrong.
 		if e.size-1 >= MaxRecordLen || e.phys-1 >= MaxRecordLen || e.tag > codec.ZstdDict ||
 			(e.tag == codec.Raw && e.phys != e.size) || e.chunk >= MaxChunks {
@@ -151,19 +161,25 @@ func (f *files3) grown(idx int64, e entry3Fields) (size int64, err error) {
 	return size, nil
 }
 
-// touch loads the entries of idxs. Those of a random batch are cache misses,
-// and a loop that does nothing else has more of them under way at once than
-// one that decodes entries.
-func (f *files3) touch(idxs []int64) {
+// touch loads the entries of idxs that are in no run. Those of a random batch
+// are cache misses, and a loop that does nothing else has more of them under
+// way at once than one that decodes entries.
+func (f *files3) touch(idxs []int64, pages *pages3) {
 	var tags byte
 	for _, idx := range idxs {
-		tags |= f.table[idx*entry3+tagAt3]
+		run := pages.at(idx)
+		if run == 0 && pages.row > 0 {
+			run = f.learn(idx, pages.row)
+		}
+		if run&runFlag == 0 {
+			tags |= f.table[idx*entry3+tagAt3]
+		}
 	}
 	runtime.KeepAlive(tags)
 }
 
 func (f *files3) sizes(idxs []int64, out []uint32) error {
-	f.touch(idxs)
+	f.touch(idxs, &nothingKnown)
 	for i, idx := range idxs {
 		e := f.entry(idx)
 		if err := e.check(); err != nil {

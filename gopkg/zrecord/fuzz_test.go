@@ -79,7 +79,7 @@ func FuzzStore(f *testing.F) {
 		n := min(s.Len(), 100)
 		for idx := range n {
 			var size [1]uint32
-			total, err := s.Lengths([]int64{idx}, false, size[:])
+			total, err := s.Lengths([]int64{idx}, 0, size[:])
 			if !allowed(err) {
 				t.Fatal(err)
 			}

@@ -19,9 +19,17 @@ const (
 	blockBytes = 64 << 10 // about what a block writes
 	// From about this many bytes on a second goroutine pays for being woken:
 	// plain copies, and records that must be decoded.
-	shareRaw        = 192 << 10
+	shareRaw        = 384 << 10
 	shareCompressed = 32 << 10
 )
+
+// BlockRecords returns how many records of about each bytes are best copied by
+// one goroutine in one go.
+func BlockRecords(each int64) int {
+	n := min(max(blockBytes/max(each, 1), 1), maxBlock)
+	together := mem.RowsTogether(each)
+	return int((n + together - 1) / together * together)
+}
 
 // Gather copies records into r.Dst from position from of r.Idxs on, and stops
 // after about budget, or at the end; next is the position to go on from, and
@@ -46,9 +54,12 @@ func (s *Store) Gather(r *Request, from int, budget time.Duration) (next int, er
 	if err := r.check(); err != nil {
 		return from, fmt.Errorf("gather: %w", err)
 	}
+	if r.Wrap, err = wrapOf(r.Wrap, length); err != nil {
+		return from, fmt.Errorf("gather: %w", err)
+	}
 	// Going on, it is enough that each block checks its own again.
 	if from == 0 {
-		if err := checkIndices(r.Idxs, 0, r.Signed, length, s.path); err != nil {
+		if err := checkIndices(r.Idxs, 0, r.Wrap, length, s.path); err != nil {
 			return from, fmt.Errorf("gather: %w", err)
 		}
 	}
@@ -108,7 +119,7 @@ func (g *gather) run(s *Store, r *Request, from int, budget time.Duration, lengt
 		each = int(r.RowBytes)
 	}
 	g.store, g.req, g.length = s, *r, length
-	g.per = min(max(blockBytes/max(each, 1), 1), maxBlock)
+	g.per = BlockRecords(int64(each))
 	g.budget = budget
 	if budget > 0 {
 		g.start = time.Now()
@@ -220,7 +231,7 @@ func (s *Store) explainFault(idxs []int64, fault error) error {
 func (g *gather) block(l *lane, end int) error {
 	at := l.at
 	l.idxs = l.room[:end-at]
-	if err := resolve(l.idxs, g.req.Idxs[at:end], at, g.req.Signed, g.length, g.store.path); err != nil {
+	if err := resolve(l.idxs, g.req.Idxs[at:end], at, g.req.Wrap, g.length, g.store.path); err != nil {
 		return err
 	}
 	if g.req.Offsets == nil {

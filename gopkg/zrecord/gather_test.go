@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -27,8 +28,8 @@ func TestGatherChecksItsArguments(t *testing.T) {
 	}{
 		{"index at the end", Request{Idxs: []int64{0, 5}, Dst: buffer, Offsets: []uint64{0, 4000}}, 0, errs.ErrIndex, "index 5 at position 1: want 0 to 4"},
 		{"negative, unsigned", Request{Idxs: []int64{-1}, Dst: buffer, Offsets: []uint64{0}}, 0, errs.ErrIndex, "18446744073709551615"},
-		{"too negative", Request{Idxs: []int64{-6}, Signed: true, Dst: buffer, Offsets: []uint64{0}}, 0, errs.ErrIndex, "want -5 to 4"},
-		{"smallest", Request{Idxs: []int64{math.MinInt64}, Signed: true, Dst: buffer, Offsets: []uint64{0}}, 0, errs.ErrIndex, ""},
+		{"too negative", Request{Idxs: []int64{-6}, Wrap: PresentLength, Dst: buffer, Offsets: []uint64{0}}, 0, errs.ErrIndex, "want -5 to 4"},
+		{"smallest", Request{Idxs: []int64{math.MinInt64}, Wrap: PresentLength, Dst: buffer, Offsets: []uint64{0}}, 0, errs.ErrIndex, ""},
 		{"offsets of another number", Request{Idxs: []int64{0, 1}, Dst: buffer, Offsets: []uint64{0}}, 0, errs.ErrArgument, "1 offsets for 2"},
 		{"buffer too short", Request{Idxs: []int64{0}, Dst: buffer[:sizes[0]-1], Offsets: []uint64{0}}, 0, errs.ErrBuffer, "position 0"},
 		{"offset near 2^64", Request{Idxs: []int64{0}, Dst: buffer, Offsets: []uint64{math.MaxUint64 - 10}}, 0, errs.ErrBuffer, ""},
@@ -54,10 +55,10 @@ func TestGatherChecksItsArguments(t *testing.T) {
 	if next, err := s.Gather(&Request{}, 0, 0); next != 0 || err != nil {
 		t.Errorf("no indices: %d, %v", next, err)
 	}
-	if _, err := s.Lengths([]int64{1, 9}, false, make([]uint32, 2)); !errors.Is(err, errs.ErrIndex) {
+	if _, err := s.Lengths([]int64{1, 9}, 0, make([]uint32, 2)); !errors.Is(err, errs.ErrIndex) {
 		t.Errorf("lengths: %v", err)
 	}
-	if _, err := s.Lengths([]int64{1}, false, nil); !errors.Is(err, errs.ErrBuffer) {
+	if _, err := s.Lengths([]int64{1}, 0, nil); !errors.Is(err, errs.ErrBuffer) {
 		t.Errorf("lengths without room: %v", err)
 	}
 	empty := openStore(t, closedStore(t, 0, codec.Raw), ReadOnly)
@@ -173,6 +174,109 @@ func TestGatherInSteps(t *testing.T) {
 			t.Errorf("budget %v took %d calls", budget, calls)
 		}
 	}
+}
+
+// Going on counts from the end that there was at first, whatever was appended
+// meanwhile.
+func TestGatherGoesOnFromOneLength(t *testing.T) {
+	s := openStore(t, closedStore(t, 10, codec.Raw), Append)
+	size := int64(len(sample(9)))
+	idxs := make([]int64, 3*maxBlock)
+	for i := range idxs {
+		idxs[i] = -1
+	}
+	dst := make([]byte, int64(len(idxs))*size)
+	offsets := make([]uint64, len(idxs))
+	for i := range offsets {
+		offsets[i] = uint64(int64(i) * size)
+	}
+	r := Request{Idxs: idxs, Wrap: PresentLength, Dst: dst, Offsets: offsets}
+	calls := 0
+	for from := 0; from < len(idxs); calls++ {
+		next, err := s.Gather(&r, from, time.Nanosecond)
+		must(t, err)
+		from = next
+		_, err = s.Append(t.Context(), bytes.Repeat([]byte{0xee}, int(size)), []uint64{0}, codec.Raw)
+		must(t, err)
+	}
+	if calls < 2 {
+		t.Fatal("it was one call")
+	}
+	for i := range idxs {
+		if !bytes.Equal(dst[int64(i)*size:int64(i+1)*size], sample(9)) {
+			t.Fatalf("position %d is another record", i)
+		}
+	}
+	r.Wrap = s.Len() + 1
+	if _, err := s.Gather(&r, 0, 0); !errors.Is(err, errs.ErrArgument) {
+		t.Errorf("counting from behind the end: %v", err)
+	}
+}
+
+// Records of a run are computed, not looked up: those of a page that is no run,
+// behind the last whole page, and appended or moved later, are right, too.
+func TestGatherOfRuns(t *testing.T) {
+	const size = 16
+	path := filepath.Join(t.TempDir(), "s")
+	s := openStore(t, path, CreateNew)
+	want := map[int64]byte{}
+	add := func(n int) {
+		first := s.Len()
+		src, offsets := make([]byte, n*size), make([]uint64, n)
+		for i := range n {
+			offsets[i] = uint64(i * size)
+			for k := range size {
+				src[i*size+k] = byte(first+int64(i)) * 31
+			}
+			want[first+int64(i)] = byte(first+int64(i)) * 31
+		}
+		_, err := s.Append(t.Context(), src, offsets, codec.Raw)
+		must(t, err)
+	}
+	all := func(from *Store) {
+		t.Helper()
+		n := from.Len()
+		idxs := make([]int64, n)
+		for i := range idxs {
+			idxs[i] = (int64(i)*7919 + 3) % n
+		}
+		for round := range 2 { // the second time pages are known
+			dst := make([]byte, n*size)
+			_, err := from.Gather(&Request{Idxs: idxs, Dst: dst, RowBytes: size}, 0, 0)
+			must(t, err)
+			for i, idx := range idxs {
+				if !bytes.Equal(dst[i*size:(i+1)*size], bytes.Repeat([]byte{want[idx]}, size)) {
+					t.Fatalf("round %d: record %d of %d is wrong", round, idx, n)
+				}
+			}
+		}
+	}
+	add(pageLen - 2)
+	must(t, s.Sync())
+	reader := openStore(t, path, ReadOnly)
+	all(s)
+	all(reader)
+	for _, n := range []int{1, 1, 700, 5} { // up to the end of page 0, into page 1, on, on
+		add(n)
+		all(s)
+		must(t, s.Sync())
+		all(reader)
+	}
+	p := reader.files.(*files3).runs.pages.Load()
+	if p == nil || p.at(0)&runFlag == 0 || p.at(3*pageLen)&runFlag != 0 {
+		t.Fatal("page 0 is a run, and page 3 is not whole")
+	}
+	must(t, reader.Close())
+	// A hole: its page is no run any more.
+	n := s.Len()
+	must(t, s.Delete(t.Context(), []int64{300}, false))
+	want[300] = want[n-1]
+	delete(want, n-1)
+	all(s)
+	must(t, s.Compact(t.Context(), nil))
+	all(s)
+	add(600)
+	all(s)
 }
 
 func TestNegativeIndices(t *testing.T) {

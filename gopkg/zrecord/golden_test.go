@@ -61,7 +61,7 @@ func TestGoldenStoresRead(t *testing.T) {
 				for i := range idxs {
 					idxs[i] = int64(i)
 				}
-				total, err := s.Lengths(idxs, false, lengths)
+				total, err := s.Lengths(idxs, 0, lengths)
 				must(t, err)
 				if total != int64(len(src)) || uint64(lengths[39]) != sizes[39] {
 					t.Fatalf("%d bytes, the last record %d", total, lengths[39])

@@ -75,7 +75,7 @@ func trainSamples(t testing.TB, s *Store) {
 // read gathers records into one buffer and cuts it.
 func read(s *Store, idxs []int64) ([][]byte, error) {
 	sizes := make([]uint32, len(idxs))
-	total, err := s.Lengths(idxs, true, sizes)
+	total, err := s.Lengths(idxs, PresentLength, sizes)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func read(s *Store, idxs []int64) ([][]byte, error) {
 		out[i] = dst[at : at+uint64(n)]
 		at += uint64(n)
 	}
-	_, err = s.Gather(&Request{Idxs: idxs, Signed: true, Dst: dst, Offsets: offsets}, 0, 0)
+	_, err = s.Gather(&Request{Idxs: idxs, Wrap: PresentLength, Dst: dst, Offsets: offsets}, 0, 0)
 	return out, err
 }
 

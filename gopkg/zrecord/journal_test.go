@@ -23,7 +23,7 @@ func pendingStore(t testing.TB, moving bool) (path string, want []int) {
 	idxs := []int64{0, 7, 8}
 	want = deleteNumbers(count(30), idxs)
 	if moving {
-		must(t, s.Delete(idxs, false))
+		must(t, s.Delete(t.Context(), idxs, false))
 		must(t, s.Close())
 	}
 	d := &logDisk{}
@@ -42,7 +42,7 @@ func pendingStore(t testing.TB, moving bool) (path string, want []int) {
 		small(s, 3000, 1<<40)
 		err = s.Compact(t.Context(), nil)
 	} else {
-		err = s.Delete(idxs, false)
+		err = s.Delete(t.Context(), idxs, false)
 	}
 	if half := (halfway{}); !errors.As(err, &half) {
 		t.Fatalf("not cut short: %v", err)
@@ -103,7 +103,7 @@ func TestAPendingJournalAndRecordsOfOneLength(t *testing.T) {
 	}}
 	s, err = openOn(d, path, Options{Mode: Append})
 	must(t, err)
-	if err := s.Delete([]int64{3, 4}, false); err == nil {
+	if err := s.Delete(t.Context(), []int64{3, 4}, false); err == nil {
 		t.Fatal("the delete was not cut short")
 	}
 	s.Close()
@@ -210,4 +210,50 @@ func sealJournal(b []byte) {
 		le.PutUint32(b[56:], crc32.Checksum(b[redoHeader:end], castagnoli))
 	}
 	le.PutUint32(b[60:], crc32.Checksum(b[:60], castagnoli))
+}
+
+// A reader that saw the journal may come to the header when a writer has
+// finished the change, appended, and removed the journal.
+func TestReaderWhileAWriterFinishesAJournal(t *testing.T) {
+	const n, size = 8, MaxRecordLen
+	for range 4 {
+		path := filepath.Join(t.TempDir(), "s")
+		s := openStore(t, path, CreateNew)
+		src, offsets := make([]byte, n*size), make([]uint64, n)
+		j := &journal3{before: tail3{offset: n * size, length: n}, data: src}
+		j.after = j.before
+		for i := range n {
+			offsets[i] = uint64(i * size)
+			j.changes = appendEntry3(appendIndex3(j.changes, int64(i)),
+				entry3Fields{offset: uint32(i * size), phys: size, size: size, tag: codec.Raw})
+		}
+		_, err := s.Append(t.Context(), src, offsets, codec.Raw)
+		must(t, err)
+		must(t, s.Close())
+		f, err := j.write(osDisk{}, path)
+		must(t, err)
+		must(t, f.Close())
+		done := make(chan error)
+		go func() {
+			w, err := Open(path, Options{Mode: Append})
+			if err == nil {
+				_, err = w.Append(t.Context(), []byte("new"), []uint64{0}, codec.Raw)
+				err = errors.Join(err, w.Close())
+			}
+			done <- err
+		}()
+		for finished := false; !finished; {
+			select {
+			case err := <-done:
+				must(t, err)
+				finished = true
+			default:
+			}
+			r, err := Open(path, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			must(t, r.Close())
+		}
+	}
 }

@@ -89,7 +89,7 @@ func victim(args []string) error {
 				idx := rng.Int64N(s.Len())
 				idxs, texts = append(idxs, idx), append(texts, strconv.FormatInt(idx, 10))
 			}
-			do(func() error { return s.Delete(idxs, false) }, "delete %s", strings.Join(texts, ","))
+			do(func() error { return s.Delete(ctx, idxs, false) }, "delete %s", strings.Join(texts, ","))
 			if what == "compact" {
 				do(func() error { return s.Compact(ctx, nil) }, "compact")
 			}

@@ -89,7 +89,7 @@ type writer interface {
 	held() int64
 	// remove deletes records, given once each and falling, so that each hole
 	// takes the record that is last by then; durably, and all or nothing.
-	remove(falling []int64) error
+	remove(ctx context.Context, falling []int64) error
 	// compact moves records to the lowest addresses that they fit and frees
 	// what lies behind them.
 	compact(ctx context.Context, progress func(done, total int64)) error

@@ -9,9 +9,9 @@ import (
 )
 
 // Lengths stores the length of each record of idxs in out, which has the same
-// number of elements, and returns their sum. With signed, negative indices
-// count from the end.
-func (s *Store) Lengths(idxs []int64, signed bool, out []uint32) (total int64, err error) {
+// number of elements, and returns their sum. Negative indices count from wrap,
+// as in a Request.
+func (s *Store) Lengths(idxs []int64, wrap int64, out []uint32) (total int64, err error) {
 	if err := s.enter(); err != nil {
 		return 0, err
 	}
@@ -21,7 +21,10 @@ func (s *Store) Lengths(idxs []int64, signed bool, out []uint32) (total int64, e
 	}
 	length, err := s.records()
 	if err == nil {
-		err = checkIndices(idxs, 0, signed, length, s.path)
+		wrap, err = wrapOf(wrap, length)
+	}
+	if err == nil {
+		err = checkIndices(idxs, 0, wrap, length, s.path)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("lengths: %w", err)
@@ -30,7 +33,7 @@ func (s *Store) Lengths(idxs []int64, signed bool, out []uint32) (total int64, e
 		var room [maxBlock]int64
 		for at := 0; at < len(idxs); at += maxBlock {
 			end := min(at+maxBlock, len(idxs))
-			if err := resolve(room[:], idxs[at:end], at, signed, length, s.path); err != nil {
+			if err := resolve(room[:], idxs[at:end], at, wrap, length, s.path); err != nil {
 				return err
 			}
 			if err := s.files.sizes(room[:end-at], out[at:end]); err != nil {

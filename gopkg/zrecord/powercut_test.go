@@ -2,6 +2,7 @@ package zrecord
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -81,7 +82,7 @@ func (s *story) train() {
 }
 
 func (s *story) delete(idxs ...int64) {
-	must(s.t, s.store.Delete(idxs, true))
+	must(s.t, s.store.Delete(context.Background(), idxs, true))
 	for i, idx := range idxs {
 		if idx < 0 {
 			idxs[i] += int64(len(s.numbers))

@@ -11,8 +11,10 @@ import (
 type Request struct {
 	// Idxs are the records, in any order, repeats allowed.
 	Idxs []int64
-	// Signed lets negative indices count from the end.
-	Signed bool
+	// Wrap is the number of records that negative indices count from; 0 allows
+	// none. Gather puts the length that it found in the place of PresentLength,
+	// so that going on counts from the same.
+	Wrap int64
 	// Dst takes the records.
 	Dst []byte
 	// Offsets are the places in Dst where the records start; nil means that
@@ -20,6 +22,21 @@ type Request struct {
 	Offsets []uint64
 	// RowBytes is the length that every record must have when Offsets is nil.
 	RowBytes int64
+}
+
+// PresentLength lets negative indices count from the end that the store has
+// when the call begins.
+const PresentLength = -1
+
+// wrapOf returns the length that negative indices count from.
+func wrapOf(wrap, length int64) (int64, error) {
+	switch {
+	case wrap == PresentLength:
+		return length, nil
+	case wrap < 0 || wrap > length:
+		return 0, fmt.Errorf("negative indices count from %d, the store has %d records: %w", wrap, length, errs.ErrArgument)
+	}
+	return wrap, nil
 }
 
 // check validates what does not depend on the store.
@@ -42,17 +59,14 @@ func (r *Request) check() error {
 
 // checkIndices returns ErrIndex for the first index outside the store; first is
 // the position of idxs in the caller's batch.
-func checkIndices(idxs []int64, first int, signed bool, length int64, path string) error {
-	low := int64(0)
-	if signed {
-		low = -length
-	}
+func checkIndices(idxs []int64, first int, wrap, length int64, path string) error {
+	low := -wrap
 	for at, idx := range idxs {
 		if idx >= low && idx < length {
 			continue
 		}
 		shown := fmt.Sprint(idx)
-		if !signed {
+		if wrap == 0 {
 			shown = fmt.Sprint(uint64(idx))
 		}
 		allowed := fmt.Sprintf("want %d to %d", low, length-1)
@@ -64,15 +78,10 @@ func checkIndices(idxs []int64, first int, signed bool, length int64, path strin
 	return nil
 }
 
-// resolve copies idxs to out, with negative ones counted from the end if they
-// may be. It checks them again, since the caller's memory may have changed
+// resolve copies idxs to out, with negative ones counted from wrap. It checks them again, since the caller's memory may have changed
 // meanwhile.
-func resolve(out, idxs []int64, first int, signed bool, length int64, path string) error {
+func resolve(out, idxs []int64, first int, wrap, length int64, path string) error {
 	out = out[:len(idxs)]
-	wrap := int64(0)
-	if signed {
-		wrap = length
-	}
 	var outside uint64
 	for i, idx := range idxs {
 		idx += wrap & (idx >> 63)
@@ -83,7 +92,7 @@ func resolve(out, idxs []int64, first int, signed bool, length int64, path strin
 	if outside>>63 == 0 {
 		return nil
 	}
-	if err := checkIndices(idxs, first, signed, length, path); err != nil {
+	if err := checkIndices(idxs, first, wrap, length, path); err != nil {
 		return err
 	}
 	return fmt.Errorf("the indices changed during the call: %w", errs.ErrIndex)

@@ -225,7 +225,7 @@ func TestClosedStoreRefusesEverything(t *testing.T) {
 	src, offsets := samples(0, 1)
 	_, appendErr := s.Append(t.Context(), src, offsets, codec.Raw)
 	_, gatherErr := s.Gather(&Request{}, 0, 0)
-	_, lengthsErr := s.Lengths(nil, false, nil)
+	_, lengthsErr := s.Lengths(nil, 0, nil)
 	_, trainErr := s.TrainDict(t.Context(), nil, nil, 0)
 	for name, err := range map[string]error{
 		"append": appendErr, "gather": gatherErr, "lengths": lengthsErr, "train": trainErr, "sync": s.Sync(),

@@ -149,7 +149,7 @@ func TestStats(t *testing.T) {
 	must(t, r.Close())
 	must(t, s.Close())
 	s = openStore(t, path, Append)
-	must(t, s.Delete([]int64{3, 0}, false))
+	must(t, s.Delete(t.Context(), []int64{3, 0}, false))
 	check(s, Stats{Records: 2, LiveBytes: 200, ChunkBytes: 1000, Reclaimable: 800})
 	check(openStore(t, path, ReadOnly), Stats{Records: 2, LiveBytes: 200, ChunkBytes: 1000, Reclaimable: 800})
 	must(t, s.Close())
