@@ -357,22 +357,24 @@ def run(start, *args, keep=(), tick=None):
 
 
 class Lock:
-    """A lock that is free in a forked child, whoever held it in the parent."""
+    """A lock that is free in a forked child, whoever held it in the parent.
 
-    __slots__ = ("_generation", "_lock")
+    Called, it returns what ``with`` takes: a plain lock, since a signal handler may raise within
+    an ``__enter__`` that is written in Python, after it took the lock.
+    """
 
-    def __init__(self):
-        self._lock, self._generation = threading.Lock(), _generation
+    __slots__ = ("_generation", "_lock", "_new")
 
-    def __enter__(self):
+    def __init__(self, new=threading.Lock):
+        self._new = new
+        self._lock, self._generation = new(), _generation
+
+    def __call__(self):
         if self._generation != _generation:
             with _reopen_lock:
                 if self._generation != _generation:
-                    self._lock, self._generation = threading.Lock(), _generation
-        self._lock.acquire()
-
-    def __exit__(self, *_exc):
-        self._lock.release()
+                    self._lock, self._generation = self._new(), _generation
+        return self._lock
 
 
 def _sweep(library):

@@ -1,14 +1,17 @@
 """The fetch side of the loader: threads that prepare batches, and the order they leave in."""
 
+import _thread
 import atexit
+import contextlib
+import itertools
 import os
 import threading
 import time
 import weakref
 
-from .errors import ClosedError
+from .errors import ClosedError, ZrecordError
 
-__all__ = ["Feed", "failed"]
+__all__ = ["Feed", "ended", "enlist", "failed", "not_within"]
 
 #: How long `join` waits for a worker that is inside a transform or a slow read.
 _PATIENCE_SECONDS = 2.0
@@ -28,11 +31,17 @@ class Feed:
     collector may call `stop` in a thread that holds it. User code never runs, and batches are
     never dropped, with that lock held.
 
+    A signal handler may raise at any instant in the consumer's thread: what a call has begun is
+    finished by the next one. So nothing runs before `start`, when the owner knows the feed; and the
+    consumer's thread neither starts threads nor waits in `threading.Condition`, whose locks do not
+    survive an exception.
+
     Parameters
     ----------
     source : object
-        Its ``read(step)`` returns a batch and is called from several threads; ``stop()`` makes
-        those calls end soon, and ``close()`` gives up what they need.
+        Its ``begin(step)`` makes it ready for a step, perhaps again; ``read(step)`` returns a
+        batch and is called from several threads; ``stop()`` makes those calls end soon, and
+        ``close()`` gives up what they need.
     transform : callable or None
     step, end : int
         The first step, and the one after the last.
@@ -40,19 +49,24 @@ class Feed:
         Threads; 0 makes `take` do the work.
     ahead : int
         Batches prepared before they are asked for.
+    owner : weakref.ref, optional
+        The workers end when it is gone, though nobody called `stop`: a finalizer can be
+        interrupted, too.
 
     Attributes
     ----------
     pid : int
         The process that the threads live in.
     closed : bool
+    once : bool
+        Whether it is the loader's own note that this is one pass; False at first.
     delivered : int
         The step that `take` returns next.
     """
 
-    def __init__(self, source, transform, step, end, workers, ahead):
+    def __init__(self, source, transform, step, end, workers, ahead, owner=None):
         self.pid = os.getpid()
-        self.closed = False
+        self.closed = self.once = False
         self.why = "the loader is closed"
         self.delivered = self._begun = step
         self._end = end
@@ -61,19 +75,49 @@ class Feed:
         self._failed = False  # no step is begun after one has failed
         self._ready = {}  # step -> (batch, error)
         self._lock = threading.RLock()
-        self._filled = threading.Condition(self._lock)  # consumers wait
+        self._owner = owner
+        self._bell = _Bell()  # consumers wait
+        self._news = _Bell()  # those wait who start the threads, or wait for their end
         self._room = threading.Condition(self._lock)  # workers wait
-        self._turn = threading.RLock()  # without workers: one consumer at a time
-        self._threads = [
-            threading.Thread(target=self._work, name=f"loaderx-worker-{i}", daemon=True) for i in range(workers)
-        ]
-        _feeds.add(self)
+        self._turn = threading.RLock()  # for starting; without workers for one consumer at a time
+        self._workers = self._seats = workers
+        self._working = 0
+        self._threads = []
+        self._hired = workers == 0
+        self._whole = False  # whether the source can be asked for the step `delivered`
+        self._started = False
+        enlist(self)
+
+    def start(self):
+        """Begin to prepare batches. Idempotent; one that was interrupted may be called again."""
+        with self._turn:
+            if self._started or self.closed:
+                return
+            if not self._whole:
+                self._source.begin(self.delivered)
+                self._whole = True
+            if not self._hired:
+                # Threads are started by another thread, where no signal handler runs.
+                _thread.start_new_thread(self._hire, ())
+                while not self._hired:
+                    self._news.wait()
+            if isinstance(self._hired, BaseException):
+                error, self._hired = self._hired, False
+                raise error
+            self._started = True
+
+    def _hire(self):
+        """Start the workers."""
         try:
-            for thread in self._threads:
+            for i in range(self._seats):
+                thread = threading.Thread(target=self._work, name=f"loaderx-worker-{i}", daemon=True)
+                self._threads.append(thread)
                 thread.start()
-        except BaseException:
-            self.stop()
-            raise
+            self._hired = True
+        except BaseException as exc:
+            self._threads.remove(thread)
+            self._hired = exc
+        self._news.ring()
 
     # ---- the consumer's side --------------------------------------------------------------
 
@@ -82,7 +126,11 @@ class Feed:
 
         Past the last step it raises `StopIteration`.
         """
-        step, batch, error = self._await() if self._threads else self._make_now()
+        if self.within():
+            raise not_within("next")
+        if not self._started:
+            self.start()
+        step, batch, error = self._await() if self._workers else self._make_now()
         if error is None:
             return batch
         self.stop(failed(step, error))
@@ -92,54 +140,109 @@ class Feed:
         finally:
             del error  # its traceback refers to this frame
 
+    def within(self):
+        """Whether this thread is one of the feed's, or inside its transform, or inside `start`."""
+        return self._turn._is_owned() or threading.current_thread() in self._threads
+
     def _await(self):
+        found = None  # once it is delivered
+        try:
+            while True:
+                with self._lock:
+                    step = self.delivered
+                    if self.closed:
+                        self._bell.ring()  # for the next one who waits
+                        raise ended(self.why)
+                    if step >= self._end:
+                        raise StopIteration
+                    if step in self._ready:
+                        # Before the step is forgotten: Ctrl-C may come between.
+                        found, self.delivered = self._ready[step], step + 1
+                        del self._ready[step]
+                        self._room.notify()
+                        if step + 1 in self._ready or step + 1 >= self._end:
+                            self._bell.ring()
+                        return step, *found
+                self._bell.wait()
+        except BaseException:
+            if found is not None:
+                self._put_back(step, found)
+            raise
+        finally:
+            del found  # perhaps with an error, whose traceback refers to this frame
+
+    def _put_back(self, step, found):
+        """Have a batch that did not reach its consumer delivered again, if none after it has been."""
         with self._lock:
-            while not self.closed and self.delivered not in self._ready and self.delivered < self._end:
-                self._filled.wait(_WAKE_SECONDS)
-            if self.closed:
-                raise ClosedError(self.why)
-            if self.delivered >= self._end:
-                raise StopIteration
-            step = self.delivered
-            batch, error = self._ready[step]
-            self.delivered = step + 1  # before the step is forgotten: Ctrl-C may come between
-            del self._ready[step]
-            self._room.notify()
-            return step, batch, error
+            if self.delivered == step + 1 and not self.closed:
+                self._ready[step], self.delivered = found, step
+                self._bell.ring()
 
     def _make_now(self):
-        with self._turn:
-            if self.closed:
-                raise ClosedError(self.why)
-            step = self.delivered
-            if step >= self._end:
-                raise StopIteration
-            batch, error = self._make(step)
-            if self.closed:
-                raise ClosedError(self.why)
-            if error is not None and not isinstance(error, Exception):
-                raise error  # Ctrl-C is no result of the step, which can be asked for again
-            self.delivered = step + 1
+        given = 0  # the step after the one that is delivered, once it is
+        try:
+            with self._turn:
+                if self.closed:
+                    raise ended(self.why)
+                step = self.delivered
+                if step >= self._end:
+                    raise StopIteration
+                if not self._whole:
+                    self._source.begin(step)
+                # Until the batch is ready: where Ctrl-C comes between, it is read again, since
+                # the transform may have changed it.
+                self._whole = False
+                batch, error = self._make(step)
+                if self.closed:
+                    raise ended(self.why)
+                if error is not None and not isinstance(error, Exception):
+                    raise error  # Ctrl-C is no result of the step, which can be asked for again
+                given = self.delivered = step + 1
+                self._whole = True
             return step, batch, error
+        except BaseException:
+            if given:
+                with self._turn:
+                    if self.delivered == given:
+                        self.delivered, self._whole = given - 1, False
+            raise
+        finally:
+            error = None  # its traceback refers to this frame
 
     # ---- the workers' side ----------------------------------------------------------------
 
     def _work(self):
         """Prepare batches until the feed stops: the body of every thread."""
-        while (step := self._ticket()) is not None:
-            batch, error = self._make(step)
-            self._put(step, batch, error)
-            del batch, error  # not kept while waiting for the next
+        with self._lock:
+            if not self._seats:
+                return  # one too many: an interrupted start was made again
+            self._seats -= 1
+            self._working += 1
+        try:
+            while (step := self._ticket()) is not None:
+                batch, error = self._make(step)
+                self._put(step, batch, error)
+                del batch, error  # not kept while waiting for the next
+        finally:
+            with self._lock:
+                self._working -= 1
+            self._news.ring()
 
     def _ticket(self):
         """Wait for room and return the next step to prepare, or None at the end."""
         with self._lock:
             while not self.closed and not self._failed and self._begun < self._end:
+                if self._owner is not None and self._owner() is None:
+                    break
                 step = self._begun
                 if step < self.delivered + self._window:
                     self._begun = step + 1
                     return step
                 self._room.wait(_IDLE_SECONDS)
+            abandoned = self._owner is not None and self._owner() is None
+        if abandoned:
+            self.stop()
+            self.release()
         return None
 
     def _make(self, step):
@@ -163,7 +266,8 @@ class Feed:
             if self.closed:
                 return
             self._ready[step] = batch, error
-            self._filled.notify_all()
+            if step == self.delivered:
+                self._bell.ring()
             if error is not None:
                 self._failed = True
                 self._room.notify_all()
@@ -182,7 +286,7 @@ class Feed:
             # The transform too: it may refer to the loader, whose finalizer knows this feed.
             dropped = self._ready, self._transform
             self._ready, self._transform = {}, None
-            self._filled.notify_all()
+            self._bell.ring()
             self._room.notify_all()
         del dropped
         self._source.stop()
@@ -198,9 +302,46 @@ class Feed:
             return
         if deadline is None:
             deadline = time.monotonic() + _PATIENCE_SECONDS
-        for thread in self._threads:
-            if thread.ident is not None:  # it was started
+        while self._working and time.monotonic() < deadline:
+            self._news.wait()
+        self._news.ring()  # for others who wait
+        for thread in list(self._threads):
+            # A join that is interrupted forgets a thread that goes on: not before its work is over.
+            if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class _Bell:
+    """What threads wait for, whatever a signal handler raises. A ring may get lost: look again."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def ring(self):
+        """Wake one thread that waits, or the next one that will."""
+        with contextlib.suppress(RuntimeError):  # it was rung already
+            self._lock.release()
+
+    def wait(self):
+        """Wait for a ring, for a little while."""
+        self._lock.acquire(timeout=_WAKE_SECONDS)
+
+
+def ended(why):
+    """Return what to raise when a closed loader is asked for a batch."""
+    if _exiting and threading.current_thread() is not threading.main_thread():
+        # The end of a daemon thread, which nobody waits for, is no error at the interpreter's exit.
+        return SystemExit(why)
+    return ClosedError(why)
+
+
+def not_within(name):
+    """Return the exception for a call that would wait for the batch whose making it is part of."""
+    return ZrecordError(
+        f"{name} was called from the loader's own transform or stream, or by a signal handler in the middle of "
+        "another call: it would wait for itself"
+    )
 
 
 def failed(step, error):
@@ -210,17 +351,31 @@ def failed(step, error):
     return f"the loader closed itself when step {step} failed with {type(error).__name__}"
 
 
-_feeds = weakref.WeakSet()
+#: Weak references to all feeds, and to what else has their interface. A `WeakSet` would run
+#: Python code whenever one goes, in which what a signal handler raises is lost.
+_fronts = {}
+_numbers = itertools.count()
+_exiting = False
+
+
+def enlist(front):
+    """Have a front stopped at the interpreter's exit."""
+    for number, known in list(_fronts.items()):
+        if known() is None:
+            _fronts.pop(number, None)
+    _fronts[next(_numbers)] = weakref.ref(front)
 
 
 def _stop_all():
     """End all threads while the interpreter still works: one that outlives it may crash it."""
+    global _exiting
+    _exiting = True
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    feeds = list(_feeds)
-    for feed in feeds:
-        feed.stop()
-    for feed in feeds:
-        feed.join(deadline)
+    running = [front for known in list(_fronts.values()) if (front := known()) is not None]
+    for front in running:
+        front.stop("the interpreter is shutting down: the loader is closed")
+    for front in running:
+        front.join(deadline)
 
 
 atexit.register(_stop_all)

@@ -63,7 +63,7 @@ class OpenStore:
         """Return the engine's number of the store."""
         handle = self._handle
         if handle is None:
-            with self._lock:
+            with self._lock():
                 self._check_open()
                 if self._handle is None:
                     self._open(_READ)  # another process may have created it; else this says what is missing
@@ -77,7 +77,7 @@ class OpenStore:
     def _writer(self):
         """Return the same for a call that writes; a store with ``mode=None`` turns into a writer."""
         if not self._writes:
-            with self._lock:
+            with self._lock():
                 self._check_open()
                 if self._mode is not None:
                     raise ReadOnlyError(

@@ -88,7 +88,7 @@ class Plan:
 
     def resumed(self, step, samples):
         """Return the plan that is at that position at that step."""
-        plain = replace(self, from_step=0, samples=0)
+        plain = self.restarted()
         if plain.position(step) == samples:
             return plain
         return replace(self, from_step=step, samples=samples)

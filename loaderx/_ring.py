@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import os
+import sys
 import threading
 import time
 import weakref
@@ -15,7 +16,7 @@ from . import _engine
 from ._slots import Memory, Slot
 from .collate import Flat, Pad
 from .dataset import DenseDataset, RaggedDataset
-from .errors import ClosedError, OutOfMemoryError
+from .errors import ArgumentError, ClosedError, OutOfMemoryError
 
 __all__ = ["Ring", "Stream"]
 
@@ -124,12 +125,15 @@ class Ring:
         self._streams = [Stream(name, source, most) for name, source in sources.items()]
         self._fixed = None if plan.once else most
         count = ahead + held + (ahead == 0)
+        size = sum(s.data_bytes + s.aux_bytes for s in self._streams) + 8 * most
+        needs = f"{count} batches of {size} bytes, for batch_size {plan.batch_size}"
+        if count * size > sys.maxsize:
+            raise ArgumentError(f"no machine has memory for {needs}")
         memory = Memory(output.memory, count)
         try:
             self._slots = [Slot(k, self._streams, most, memory) for k in range(count)]
-        except MemoryError:
-            size = sum(s.data_bytes for s in self._streams)
-            raise OutOfMemoryError(f"no memory for {count} batches of {size} bytes") from None
+        except (MemoryError, RuntimeError) as exc:  # the latter from torch
+            raise OutOfMemoryError(f"no memory for {needs}") from exc
         config = {
             "Plan": plan.config(),
             "Step": step,
@@ -227,23 +231,29 @@ class Ring:
             self._library.PipeStop(this)
 
     def close(self):
-        """Stop, and return when the engine touches none of the memory. Idempotent."""
-        this, self._id = self._id, 0
-        if not this or self._pid != os.getpid():
+        """Stop, and return when the engine touches none of the memory. Idempotent.
+
+        An interrupted call may be made again.
+        """
+        this, library = self._id, self._library
+        if self._pid != os.getpid():
             return
-        library = self._library
+        _sweep(library)
+        if not this:
+            return
         library.PipeStop(this)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not library.HandleClose(this, _engine.WAIT_MS):
             if time.monotonic() > deadline:
                 return  # the memory stays in _running
         _running.pop(this, None)
+        self._id = 0
 
 
 def _sweep(library):
     """Close pipelines of rings that are gone, whose closing was interrupted."""
     for number, (ring, _slots) in list(_running.items()):
-        if ring() is None and library.HandleClose(number, 0):
+        if ring() is None and library.HandleClose(number, _engine.WAIT_MS):
             _running.pop(number, None)
 
 

@@ -1,12 +1,15 @@
 """Where batches come from: the engine's ring, or Python objects that are asked for records."""
 
 import os
+import sys
 import threading
 
-from ._feed import failed
+import numpy as np
+
+from ._feed import ended, enlist, failed, not_within
 from ._ring import Stream
 from .collate import Flat, Pad
-from .errors import ClosedError, ZrecordError
+from .errors import ArgumentError, OutOfMemoryError, ZrecordError
 
 __all__ = ["Direct", "EngineSource", "PythonSource", "engine_takes"]
 
@@ -22,13 +25,19 @@ class PythonSource:
     Parameters
     ----------
     streams : dict
-    plan : Plan
+    plan : Plan or None
+        None for who reads records of its own choice.
     output : Output
     indices : str or None
     """
 
     def __init__(self, streams, plan, output, indices):
         self._streams, self._plan, self._output, self._indices = streams, plan, output, indices
+        if plan is not None:
+            _check_memory(plan)
+
+    def begin(self, step):
+        """Do nothing: any step can be read at any time."""
 
     def read(self, step):
         """Return the batch of a step."""
@@ -55,16 +64,43 @@ class PythonSource:
         self._streams = {}
 
 
+def _check_memory(plan):
+    """Raise now, rather than at the first step, if there is no memory for the indices of one."""
+    size = 8 * plan.most
+    needs = f"the {size} bytes that a batch's indices take, for batch_size {plan.batch_size}"
+    if size > sys.maxsize:
+        raise ArgumentError(f"no machine has memory for {needs}")
+    try:
+        np.empty(size, np.uint8)
+    except MemoryError:
+        raise OutOfMemoryError(f"no memory for {needs}") from None
+
+
 class EngineSource:
     """The engine's ring, for threads that transform its batches.
 
     Parameters
     ----------
-    ring : Ring
+    make : callable
+        Takes a step and returns a `Ring` that begins with it.
     """
 
-    def __init__(self, ring):
-        self._ring = ring
+    def __init__(self, make):
+        self._make = make
+        self._ring = None
+        self._stopped = False
+
+    def begin(self, step):
+        """Make a ring that begins with a step, in place of the one there was.
+
+        Parameters
+        ----------
+        step : int
+        """
+        self.close()
+        ring = self._ring = self._make(step)
+        if self._stopped:  # by another thread, meanwhile
+            ring.close()
 
     def read(self, step):
         """Return the batch of a step."""
@@ -72,73 +108,102 @@ class EngineSource:
 
     def stop(self):
         """Make every `read` raise soon."""
-        self._ring.stop()
+        self._stopped = True
+        if self._ring is not None:
+            self._ring.stop()
 
     def close(self):
         """Give the memory up once the engine has let go of it."""
-        self._ring.close()
+        if self._ring is not None:
+            self._ring.close()
 
 
 class Direct:
     """The engine's batches without any Python thread; has the interface of `Feed`.
 
+    Where a signal handler raises in the middle of `take`, the ring may have lost a slot. Then the
+    next call makes a new one, which begins with the step that was not delivered.
+
     Parameters
     ----------
     make : callable
         Takes a step and returns a `Ring` that begins with it.
-    step : int
+    step, end : int
+        The first step, and the one after the last.
     """
 
-    def __init__(self, make, step):
+    def __init__(self, make, step, end):
         self.pid = os.getpid()
-        self.closed = False
+        self.closed = self.once = False
         self.why = "the loader is closed"
         self.delivered = step
-        self._make = make
+        self._end = end
+        self._source = EngineSource(make)
         self._turn = threading.RLock()
-        self._ring = make(step)
+        self._whole = False  # whether the ring can be asked for the step `delivered`
+        enlist(self)
+
+    def start(self):
+        """Begin to prepare batches. Idempotent; one that was interrupted may be called again."""
+        with self._turn:
+            if not self._whole and not self.closed:
+                self._source.begin(self.delivered)
+                self._whole = True
+
+    def within(self):
+        """Whether this thread is inside `take` or `start`, as a signal handler may be."""
+        return self._turn._is_owned()
 
     def take(self):
         """Return the next step's batch, or close and raise what the step raised."""
-        with self._turn:
-            if self.closed:
-                raise ClosedError(self.why)
-            step, ring = self.delivered, self._ring
-            try:
-                batch = ring.take(step)
-            except ZrecordError as exc:
+        turn, source = self._turn, self._source
+        if turn._is_owned():
+            raise not_within("next")
+        given = 0  # the step after the one that is delivered, once it is
+        try:
+            with turn:
                 if self.closed:
-                    raise ClosedError(self.why) from None
-                self._end(failed(step, exc))
-                raise
-            except BaseException:
-                # Ctrl-C, as a rule: the step can be asked for again, of a ring that is whole.
-                ring.close()
-                if not self.closed:
-                    self._ring = self._make(step)
-                    if self.closed:  # by another thread, meanwhile
-                        self._ring.close()
-                raise
-            if batch is None:
-                raise StopIteration
-            self.delivered = step + 1
+                    raise ended(self.why)
+                step = self.delivered
+                if step >= self._end:
+                    raise StopIteration
+                if not self._whole:
+                    source.begin(step)
+                self._whole = False  # until the batch is there
+                try:
+                    batch = source._ring.take(step)
+                except ZrecordError as exc:
+                    if self.closed:
+                        raise ended(self.why) from None
+                    self._end_with(failed(step, exc))
+                    raise
+                given = self.delivered = step + 1
+                self._whole = True
             return batch
+        except BaseException:
+            if given:
+                with turn:
+                    if self.delivered == given:  # no later step reached anybody
+                        self.delivered, self._whole = given - 1, False
+            raise
 
-    def _end(self, why):
+    def _end_with(self, why):
         if not self.closed:
             self.why = why
         self.closed = True
-        self._ring.close()
+        self._source.close()
 
     def stop(self, why=None):
         """Make a `take` that waits raise. Any thread may call it, at any time."""
         if why and not self.closed:
             self.why = why
         self.closed = True
-        self._ring.stop()
+        self._source.stop()
 
     def release(self):
         """Give up the memory, once the engine has let go of it."""
-        self._ring.close()
+        self._source.close()
 
-    join = release
+    def join(self, _deadline=None):
+        """Release; there are no threads to wait for."""
+        self._source.close()

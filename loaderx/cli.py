@@ -8,11 +8,13 @@
     loaderx cat STORE INDEX
     loaderx convert IN.npy OUT --codec zstd
 
-The exit status is 0 when all is well, 1 when bad records were found or the
-command failed, 2 when it was called wrongly, and 130 after Ctrl-C. With
-``--json`` the one line on standard output is JSON, also for an error of the
-command; numbers that JSON lacks (NaN, infinities) are null in it, complex ones
-pairs, dates and durations text.
+The exit status is 0 when all is well, 1 when bad records were found (by
+``info`` those whose chunk file is missing or too short) or the command failed,
+2 when it was called wrongly, and 130 after Ctrl-C. Control characters, and
+bytes that are no text, are shown escaped. With ``--json`` the one line on
+standard output is JSON, also for an error of the command; numbers that JSON
+lacks (NaN, infinities) are null in it, complex ones pairs, dates and durations
+text.
 """
 
 import argparse
@@ -51,7 +53,13 @@ def main(argv=None):
     """
     if sys.stdout is None:  # closed by whoever started this
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-    args = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a name of any bytes can be shown
+            stream.reconfigure(errors="backslashreplace")
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.run is _convert:
+        _check_options(parser, args)
     status = _OK
     try:
         result, status = args.run(args)
@@ -75,9 +83,22 @@ def _report(error, as_json):
         if as_json:
             print(json.dumps({"error": str(error), "kind": type(error).__name__}), flush=True)
         else:
-            print(f"loaderx: {error}", file=sys.stderr, flush=True)
+            print(f"loaderx: {_line(error)}", file=sys.stderr, flush=True)
     except OSError:
         _silence()
+
+
+def _line(value):
+    """Return a value's text as one line: a path in it may hold anything."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(value))
+
+
+def _check_options(parser, args):
+    """Refuse options that the codec would ignore."""
+    if args.level is not None and args.codec == "raw":
+        parser.error("--level has no meaning with --codec raw, which does not compress")
+    if args.dict_size is not None and args.codec != "zstd_dict":
+        parser.error("--dict-size goes with --codec zstd_dict")
 
 
 def _silence():
@@ -102,7 +123,7 @@ def _parser():
     def command(name, run, text):
         sub = commands.add_parser(name, help=text, description=text)
         sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.set_defaults(run=run, misuse=sub.error)
+        sub.set_defaults(run=run)
         return sub
 
     info = command("info", _info, "Show what a store holds and how much space it takes.")
@@ -158,8 +179,12 @@ def _info(args):
             "ratio": round(logical / stats["live_bytes"], 3) if stats["live_bytes"] else None,
             "chunk_bytes": stats["chunk_bytes"],
             "reclaimable": stats["reclaimable"],
+            "lost": stats["lost"],
         }
-        return result, _OK
+        if stats["lost"]:
+            lost = f"{stats['lost']} of {stats['records']} records can't be read: a chunk file is missing or too short"
+            print(f"loaderx: {_line(args.store)}: {lost}", file=sys.stderr)
+        return result, _BAD if stats["lost"] else _OK
 
 
 def _verify(args):
@@ -238,8 +263,6 @@ def _plain(values):
 
 
 def _convert(args):
-    if args.dict_size is not None and args.codec != "zstd_dict":
-        args.misuse("--dict-size goes with --codec zstd_dict")
     array = _load(args.source)
     options = {"codec": args.codec, "level": args.level, "dict_size": args.dict_size}
     count = from_numpy(args.store, array, **options, exist_ok=not args.no_append)
@@ -279,14 +302,14 @@ def _show(result, as_json):
         return
     bad = result.pop("bad_records", ())
     for one in bad:
-        print(f"record {one['index']}: {one['error']}")
+        print(f"record {one['index']}: {_line(one['error'])}")
     width = max(map(len, result))
     for key, value in result.items():
         if key == "codecs":
             value = ", ".join(f"{n} {name}" for name, n in value.items() if n) or "none"
         if key in _BYTES:
             value = f"{value}  ({_size(value)})"
-        print(f"{key.replace('_', ' '):{width}}  {value}")
+        print(f"{key.replace('_', ' '):{width}}  {_line(value)}")
 
 
 _BYTES = {"record_bytes", "live_bytes", "chunk_bytes", "reclaimable", "freed", "bytes"}

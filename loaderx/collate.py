@@ -52,7 +52,8 @@ class Pad(_Collated):
     max_len : int, optional
         Rows of every record; by default those of the longest in the batch.
     pad_value : scalar
-        Fills the rows after a record's end.
+        Fills the rows after a record's end. The records' dtype must be able to hold it:
+        rounding to a floating-point type is fine, nothing else is.
     truncate : bool
         Whether records longer than `max_len` are cut. Otherwise they are an error of their step.
 
@@ -92,14 +93,24 @@ class Pad(_Collated):
         self.pad_value = pad_value
         # As the engine fills up: the bytes of one element. Zeros are the engine's default.
         try:
-            if np.ndim(pad_value):
-                raise ArgumentError(f"pad_value must be a scalar, got shape {np.shape(pad_value)}")
-            raw = dtypes.element_bytes(pad_value, dataset.dtype_name)
+            dtype = dtypes.from_name(dataset.dtype_name)
+        except DtypeError:  # a type of ml_dtypes, without that
+            raw = self._rounded(pad_value)
+        else:
+            raw = dtypes.filler(pad_value, dtype).tobytes()
+        self._filler = raw if any(raw) else b""
+
+    def _rounded(self, value):
+        """Return the bytes of a number of a type that NumPy does not know here."""
+        name = self.dataset.dtype_name
+        if np.ndim(value):
+            raise ArgumentError(f"pad_value must be a scalar, got shape {np.shape(value)}")
+        try:
+            return dtypes.element_bytes(value, name)
         except ArgumentError:
             raise
         except (TypeError, ValueError) as exc:
-            raise ArgumentError(f"pad_value {pad_value!r} is no {dtypes.shown(dataset.dtype_name)}: {exc}") from None
-        self._filler = raw if any(raw) else b""
+            raise ArgumentError(f"pad_value {value!r} is no {dtypes.shown(name)}: {exc}") from None
 
     def __getitems__(self, indices):
         """Return the padded records and their lengths; for loaders other than ours."""

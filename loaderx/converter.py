@@ -71,12 +71,12 @@ def from_numpy(
         Bytes that are compressed at a time.
     dict_size : int, optional
         Largest size of the dictionary in bytes; by default 1 % of the sample,
-        between 8 KiB and 1 MiB.
+        between 8 KiB and 1 MiB. Only with ``"zstd_dict"``.
     schema : dict, optional
         Further keys for the store's schema; the dict is not changed. A
         ``dtype`` or ``item_shape`` in it must be the array's.
     level : int, optional
-        Compression level.
+        Compression level; not with ``"raw"``, which has none.
     exist_ok : bool
         Whether to append to a store that exists already. With False,
         `StoreExistsError` is raised instead.
@@ -218,8 +218,12 @@ def _checked_options(codec, chunk_bytes, dict_size, level, schema):
     info = format_info()
     if dict_size is not None:
         integer("dict_size", dict_size, info["min_dict_bytes"], info["max_dict_bytes"])
+        if codec is not None and codec != "zstd_dict":
+            raise ArgumentError(f"dict_size has no meaning with codec {codec!r}, which has no dictionary")
     if level is not None:
         integer("level", level, info["min_level"], info["max_level"])
+        if codec == "raw":
+            raise ArgumentError("level has no meaning with codec 'raw', which does not compress")
     if schema is not None and not isinstance(schema, Mapping):
         raise DtypeError(f"schema must be a dict, got {type(schema).__name__}")
     return integer("chunk_bytes", chunk_bytes, 1, sys.maxsize)

@@ -1,24 +1,24 @@
 """Endless batches of several streams, in the order of their steps."""
 
+import contextlib
 import os
 import threading
 import weakref
 from collections.abc import Mapping
 
-from . import _state
+from . import _engine, _state
 from ._checks import integer as _integer
-from ._feed import Feed
+from ._feed import Feed, not_within
 from ._output import Output
 from ._plan import Plan
 from ._ring import Ring
 from ._sources import Direct, EngineSource, PythonSource, engine_takes
 from .collate import Flat, Pad
 from .errors import ArgumentError, ClosedError
-from .sampler import Mode
+from .sampler import LAST_STEP, Mode
 
 __all__ = ["DataLoader"]
 
-_LAST_STEP = (1 << 63) - 1
 _INDICES = "indices"
 
 #: Batches that the consumer has in hand: the last one and the one that takes its place.
@@ -58,7 +58,7 @@ class DataLoader:
         ``world_size * batch_size`` records, and each rank gets its own contiguous part. In CYCLIC
         mode with fewer records than that, the parts of a cycle differ in size by at most one.
     step : int
-        The step to begin with.
+        The step to begin with. There are 2**63 - 1 of them; then `next` raises `StopIteration`.
     output : {"numpy", "torch", "jax"}
         The arrays in a batch.
     pin_memory : bool
@@ -79,6 +79,8 @@ class DataLoader:
         A value that is not allowed; no streams, an empty or malformed one, unequal lengths.
     DtypeError
         Not an integer.
+    OutOfMemoryError
+        There is no memory for batches of that size.
 
     Notes
     -----
@@ -90,10 +92,22 @@ class DataLoader:
     earlier batches come first. The loader is closed then, as its next batch would not be what
     the step says; a new one with ``step=`` goes on.
 
+    Ctrl-C, or whatever else a signal handler raises, ends the call that it comes upon. It closes
+    the loader only if it is an `Exception` raised inside a transform or a stream in Python. A
+    `next` that is called again returns the step that was under way, read anew where the
+    transform may have changed it; a `seek` has arrived or not, as `step` tells; a `close` may be
+    repeated, and an epoch is over. No handler can be kept from raising between the return of
+    `next` and the caller's assignment (in CPython 3.11, ``for batch in loader`` leaves it no room
+    there): that batch counts as delivered, `step` is then one more than the caller's own count,
+    and ``loader.seek(count)`` has it delivered again.
+
     Safe to use from many threads: each batch goes to one of them. `close` may be called from
-    any thread and from the transform. A loader that nobody refers to closes itself, unless its
+    any thread and from the transform; `next`, `seek` and `load_state_dict` raise `ZrecordError`
+    in the transform or a stream of this loader, and in a signal handler amid one of its calls,
+    which they would wait for. A loader that nobody refers to closes itself, unless its
     transform refers to it: then close it. In a forked child it goes on at the step it had, with
-    a new ring. Pickles as its arguments and that step, if streams and transform can.
+    a new ring. Pickles as its arguments and that step, if streams and transform can. At the
+    interpreter's exit, `next` ends other threads quietly, with `SystemExit`.
 
     Examples
     --------
@@ -136,37 +150,43 @@ class DataLoader:
         self.seed = _integer("seed", seed, -(1 << 63), (1 << 64) - 1)
         self.world_size = _integer("world_size", world_size, 1, (1 << 31) - 1)
         self.rank = _integer("rank", rank, 0, self.world_size - 1, f" for world_size {self.world_size}")
-        step = _integer("step", step, 0, _LAST_STEP)
+        step = _integer("step", step, 0, LAST_STEP)
         self._output = output, bool(pin_memory)
         self._indices = _INDICES if indices else None
         plan = Plan(records, self.batch_size, self.mode, self.seed, self.rank, self.world_size)
         _possible(plan)
-        self._prepare()
-        self._start(plan, step, Output(*self._output))
+        self._shown = Output(*self._output)
+        self._prepare(plan, step)
 
-    def _prepare(self):
-        """Make what neither pickles nor outlives a fork."""
+    def _prepare(self, plan, step):
+        """Make what does not pickle, and begin."""
         self._prints = None
-        self._epochs = weakref.WeakSet()
-
-    def _start(self, plan, step, shown=None):
-        """Begin to prepare batches of a plan at a step."""
-        self._plan = plan
-        self._shown = shown or Output(*self._output)
         self._sources = self._shown.sources(self.streams)
-        self._front = self._prepared(plan, step)
-        # The front does not know the loader, so the loader can be collected. Not at exit: the
-        # engine and the feeds see to that themselves.
-        self._finalizer = weakref.finalize(self, _drop, self._front)
-        self._finalizer.atexit = False
+        self._lock = _engine.Lock(threading.RLock)  # for changing the front
+        # Whatever may be running: the front, those of epochs, and old ones whose end was
+        # interrupted. None of them knows the loader, so the loader can be collected.
+        self._fronts = []
+        self._adopt(plan, step)
+        try:
+            self._front.start()
+        except BaseException:
+            _drop(self._fronts)
+            raise
+
+    def _adopt(self, plan, step):
+        """Take another front, which does nothing yet: a signal handler may raise before all know it."""
+        front = self._prepared(plan, step)
+        self._fronts.append(front)
+        self._plan, self._front = plan, front
+        return front
 
     def _prepared(self, plan, step):
-        """Return a running front: the object that prepares batches and hands them over."""
+        """Return a new front: the object that prepares batches, once started, and hands them over."""
         shown, streams, indices = self._shown, self._sources, self._indices
         end = plan.steps
         if not engine_takes(streams):
             source = PythonSource(streams, plan, shown, indices)
-            return Feed(source, self.transform, step, end, self.num_workers, self.prefetch_size)
+            return Feed(source, self.transform, step, end, self.num_workers, self.prefetch_size, weakref.ref(self))
         threads = self.num_workers if self.transform is not None else 0
         ahead = self.prefetch_size if self.num_workers else 0
         if threads:
@@ -177,8 +197,9 @@ class DataLoader:
             return Ring(streams, plan, step, workers, ahead, threads + _HELD, shown, indices)
 
         if self.transform is None:
-            return Direct(make, step)
-        return Feed(EngineSource(make(step)), self.transform, step, end, threads, self.prefetch_size)
+            return Direct(make, step, end)
+        source = EngineSource(make)
+        return Feed(source, self.transform, step, end, threads, self.prefetch_size, weakref.ref(self))
 
     def __next__(self):
         """Return the next step's batch.
@@ -195,13 +216,11 @@ class DataLoader:
 
     def _forked(self, old):
         """Replace the front of the parent process, whose threads do not exist in this one."""
-        with _restart_lock:
+        with self._lock():
             if self._front is old:
                 if old.closed:
                     raise ClosedError(old.why)
-                self._finalizer.detach()
-                self._epochs = weakref.WeakSet()
-                self._start(self._plan, old.delivered)
+                self._adopt(self._plan, old.delivered)
             return self._front
 
     def __iter__(self):
@@ -228,8 +247,8 @@ class DataLoader:
         step : int
             From 0 on. Costs the same wherever it is.
         """
-        step = _integer("step", step, 0, _LAST_STEP)
-        self._move(self._plan.restarted(), step)
+        step = _integer("step", step, 0, LAST_STEP)
+        self._move("seek", self._plan.restarted(), step)
 
     def state_dict(self):
         """Return what a new loader needs to go on exactly here, as plain JSON values.
@@ -258,25 +277,32 @@ class DataLoader:
         Raises
         ------
         ArgumentError
-            The state is of another run; the message says what differs.
+            The state is of another run, or none; the message says what is wrong. The loader
+            stays where it is.
         """
-        step, samples = _state.check(state, self._plan, self._fingerprints())
-        self._move(self._plan.resumed(step, samples), step)
+        plan, step = _state.check(state, self._plan, self._fingerprints())
+        self._move("load_state_dict", plan, step)
 
     def _fingerprints(self):
         if self._prints is None:
             self._prints = {name: _state.fingerprint(stream) for name, stream in self._sources.items()}
         return self._prints
 
-    def _move(self, plan, step):
-        with _restart_lock:
+    def _move(self, name, plan, step):
+        lock = self._lock()
+        if lock._is_owned() or self._front.within():
+            raise not_within(name)
+        with lock:
             if self._front.closed:
                 raise ClosedError(self._front.why)
-            if self._front.pid == os.getpid():
-                self._front.stop("the loader went to another step meanwhile")
-                self._front.join()
-            self._finalizer.detach()
-            self._start(plan, step)
+            front = self._adopt(plan, step)
+            for old in list(self._fronts):
+                # Also one of an earlier call that was interrupted, and epochs go on.
+                if old is not front and (old.closed or not old.once):
+                    old.stop("the loader went to another step meanwhile")
+                    old.join()
+                    self._fronts.remove(old)
+        front.start()
 
     def epoch(self):
         """Yield one pass over the records in their order, the short last batch included.
@@ -296,7 +322,8 @@ class DataLoader:
 
     def _pass(self):
         front = self._prepared(self._plan.pass_(), 0)
-        self._epochs.add(front)
+        front.once = True
+        self._fronts.append(front)
         try:
             while True:
                 try:
@@ -306,7 +333,9 @@ class DataLoader:
                 yield batch
                 del batch  # or its memory could not be used for the next
         finally:
-            _drop(front)
+            _drop([front])
+            with contextlib.suppress(ValueError):  # in a forked child, or the loader was closed
+                self._fronts.remove(front)
 
     # ---- the end --------------------------------------------------------------------------
 
@@ -322,11 +351,15 @@ class DataLoader:
         still running is not interrupted: it is waited for, but not for more than two
         seconds, and its result is dropped.
         """
-        fronts = [self._front, *self._epochs]
+        fronts = list(self._fronts)
         for front in fronts:
             front.stop()
         for front in fronts:
             front.join()
+
+    def __del__(self):
+        # Not a `weakref.finalize`, which stays for ever if a signal handler raises as it begins.
+        _drop(self.__dict__.get("_fronts", ()))
 
     def __enter__(self):
         return self
@@ -338,7 +371,7 @@ class DataLoader:
         if self.closed:
             raise ClosedError(self._front.why)
         state = self.__dict__.copy()
-        for name in ("_epochs", "_finalizer", "_prints", "_shown", "_sources"):
+        for name in ("_fronts", "_lock", "_prints", "_shown", "_sources"):
             del state[name]
         state["_front"] = self._front.delivered
         return state
@@ -346,8 +379,8 @@ class DataLoader:
     def __setstate__(self, state):
         step = state.pop("_front")
         self.__dict__.update(state)
-        self._prepare()
-        self._start(self._plan, step)
+        self._shown = Output(*self._output)
+        self._prepare(self._plan, step)
 
     def __repr__(self):
         state = "closed" if self.closed else f"step={self._front.delivered}"
@@ -358,10 +391,11 @@ class DataLoader:
         )
 
 
-def _drop(front):
-    """End a front without waiting for a running transform."""
-    front.stop()
-    front.release()
+def _drop(fronts):
+    """End fronts without waiting for a running transform."""
+    for front in list(fronts):
+        front.stop()
+        front.release()
 
 
 def _possible(plan):
@@ -397,15 +431,3 @@ def _checked(streams, indices):
     if len(set(lengths.values())) > 1:
         raise ArgumentError(f"streams must have the same number of records, got {lengths}")
     return streams, lengths[name]
-
-
-_restart_lock = threading.Lock()
-
-
-def _after_fork_in_child():
-    global _restart_lock
-    _restart_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

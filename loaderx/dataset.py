@@ -354,39 +354,7 @@ def pad(records, max_len=None, pad_value=0):
     rows = longest if max_len is None else _integer("max_len", max_len, 0, (1 << 40) - 1)
     if longest > rows:
         raise ArgumentError(f"record {int(lengths.argmax())} has {longest} rows, more than max_len={rows}")
-    padded = np.full((len(records), rows, *first.shape[1:]), _filler(pad_value, first.dtype), dtype=first.dtype)
+    padded = np.full((len(records), rows, *first.shape[1:]), dtypes.filler(pad_value, first.dtype), dtype=first.dtype)
     for row, record in zip(padded, records, strict=True):
         row[: len(record)] = record
     return padded, lengths
-
-
-def _filler(value, dtype):
-    """Return a scalar as an array of a dtype, or say why the dtype can't hold it."""
-    given = np.asarray(value)
-    if given.ndim:
-        raise ArgumentError(f"pad_value must be a scalar, got shape {given.shape}")
-    kind = given.dtype.kind
-    number = isinstance(value, int) or kind in "biufV" or (kind == "c" and dtype.kind == "c")
-    if dtype.kind in "biufcV" and not number:
-        raise DtypeError(f"pad_value is a {type(value).__name__}, which does not go with records of {dtype}")
-    try:
-        with np.errstate(all="ignore"):
-            filler = given.astype(dtype)
-            kept = _holds(filler, given)
-    except (ArithmeticError, RuntimeError, TypeError, ValueError):
-        kept = False
-    if not kept:
-        raise ArgumentError(f"records of {dtype} can't hold pad_value={value!r}")
-    return filler
-
-
-def _holds(filler, given):
-    """Whether a value that was cast is still the same, but for the rounding of floating-point types."""
-    dtype = filler.dtype
-    if filler == given or (filler != filler and given != given):  # the latter are NaN and NaT
-        return True
-    if dtype.kind in "fc" or "float" in dtype.name:
-        exact = complex(given)
-        return abs(complex(filler) - exact) <= max(1.0, abs(exact)) / 2
-    # Of times and strings, what NumPy makes of another type (0 is the epoch) is as good as any.
-    return dtype.kind in "mMSU" and given.dtype.kind != dtype.kind

@@ -11,9 +11,19 @@ import sys
 
 import numpy as np
 
-from .errors import DtypeError, StoreFormatError
+from .errors import ArgumentError, DtypeError, StoreFormatError
 
-__all__ = ["as_record_array", "bits_of", "element_bytes", "from_name", "is_tensor", "shown", "to_name", "torch_name"]
+__all__ = [
+    "as_record_array",
+    "bits_of",
+    "element_bytes",
+    "filler",
+    "from_name",
+    "is_tensor",
+    "shown",
+    "to_name",
+    "torch_name",
+]
 
 # The types of ml_dtypes and their bytes, for where it is not installed.
 _WIDTHS = {"bfloat16": 2, "float4_e2m1fn": 1, "float6_e2m3fn": 1, "float6_e3m2fn": 1} | dict.fromkeys(
@@ -192,3 +202,35 @@ def _from_tensor(tensor):
     except (TypeError, RuntimeError) as error:
         raise DtypeError(f"a torch.{name} tensor has no NumPy equivalent ({error}); convert it first") from None
     return array, to_name(array.dtype)
+
+
+def filler(value, dtype):
+    """Return a scalar as an array of a dtype, or say why the dtype can't hold it."""
+    given = np.asarray(value)
+    if given.ndim:
+        raise ArgumentError(f"pad_value must be a scalar, got shape {given.shape}")
+    kind = given.dtype.kind
+    number = isinstance(value, int) or kind in "biufV" or (kind == "c" and dtype.kind == "c")
+    if dtype.kind in "biufcV" and not number:
+        raise DtypeError(f"pad_value is a {type(value).__name__}, which does not go with records of {dtype}")
+    try:
+        with np.errstate(all="ignore"):
+            cast = given.astype(dtype)
+            kept = _holds(cast, given)
+    except (ArithmeticError, RuntimeError, TypeError, ValueError):
+        kept = False
+    if not kept:
+        raise ArgumentError(f"records of {dtype} can't hold pad_value={value!r}")
+    return cast
+
+
+def _holds(cast, given):
+    """Whether a value that was cast is still the same, but for the rounding of floating-point types."""
+    dtype = cast.dtype
+    if cast == given or (cast != cast and given != given):  # the latter are NaN and NaT
+        return True
+    if dtype.kind in "fc" or "float" in dtype.name:
+        exact = complex(given)
+        return abs(complex(cast) - exact) <= max(1.0, abs(exact)) / 2
+    # Of times and strings, what NumPy makes of another type (0 is the epoch) is as good as any.
+    return dtype.kind in "mMSU" and given.dtype.kind != dtype.kind

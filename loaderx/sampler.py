@@ -18,7 +18,7 @@ __all__ = ["Mode", "Sampler"]
 _BLOCK_BYTES = 64 << 10
 
 _MAX = (1 << 63) - 1
-_LAST_STEP = _MAX
+LAST_STEP = _MAX
 
 
 class Mode(IntEnum):
@@ -146,9 +146,9 @@ class Sampler:
 
     def _draw(self, step, count):
         """Return the batches of `count` steps, or of fewer up to the last step there is."""
-        count = min(count, _LAST_STEP + 1 - step)
+        count = min(count, LAST_STEP + 1 - step)
         if count < 1:
-            raise ArgumentError(f"the stream ends with step {_LAST_STEP}")
+            raise ArgumentError(f"the stream ends with step {LAST_STEP}")
         size = count * self._per_step
         try:
             memory = np.empty(size, np.uint64)
@@ -180,7 +180,7 @@ class Sampler:
         step : int
             From 0 to 2**63 - 1.
         """
-        step = integer("step", step, 0, _LAST_STEP)
+        step = integer("step", step, 0, LAST_STEP)
         with self._guard():
             self._block = _Block(step)
 

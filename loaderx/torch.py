@@ -22,10 +22,9 @@ from .collate import Flat
 from .dataloader import DataLoader
 from .dataset import RaggedDataset
 from .errors import ArgumentError, ClosedError, DtypeError
+from .sampler import LAST_STEP
 
 __all__ = ["IterableLoader", "MapDataset", "collate"]
-
-_LAST_STEP = (1 << 63) - 1
 
 
 class IterableLoader(IterableDataset):
@@ -161,7 +160,7 @@ class IterableLoader(IterableDataset):
                 self._check_open()
                 loader = DataLoader(self.streams, **self._options, step=self._step, output="torch")
                 if self._plan != loader._plan:
-                    loader._move(self._plan, self._step)
+                    loader._move("seek", self._plan, self._step)
                 self._loader = loader
             batch = next(loader)
             yield batch
@@ -202,7 +201,7 @@ class IterableLoader(IterableDataset):
 
     def seek(self, step):
         """Go to a step of the run that the arguments describe, whatever was loaded before."""
-        self._go(self._plan.restarted(), _integer("step", step, 0, _LAST_STEP))
+        self._go(self._plan.restarted(), _integer("step", step, 0, LAST_STEP))
 
     def state_dict(self, step=None):
         """Return what a new loader needs to go on exactly here, as plain JSON values.
@@ -219,7 +218,7 @@ class IterableLoader(IterableDataset):
             process it has the place of the worker besides.
         """
         if step is not None:
-            return self._saved(_integer("step", step, 0, _LAST_STEP))
+            return self._saved(_integer("step", step, 0, LAST_STEP))
         info = get_worker_info()
         if info is None:
             return self._saved(self.step)
@@ -243,11 +242,11 @@ class IterableLoader(IterableDataset):
         ArgumentError
             The state is of another run; the message says what differs.
         """
-        step, samples = _state.check(state, self._plan, self._fingerprints())
+        plan, step = _state.check(state, self._plan, self._fingerprints())
         worker = state.get("worker")
         if worker is not None and get_worker_info() is None:
             raise ArgumentError("the state is that of a single worker process; load it by torchdata's loader")
-        self._go(self._plan.resumed(step, samples), step)
+        self._go(plan, step)
         self._worker = worker if worker is None else tuple(worker)
 
     def _go(self, plan, step):
@@ -369,7 +368,7 @@ class MapDataset(Dataset):
         flat = [name for name, stream in self.streams.items() if isinstance(stream, Flat)]
         if flat:
             raise DtypeError(f"streams {flat} are flat and have no single records: use loaderx.torch.collate")
-        batch = self._reader().gathered(np.array([_integer("index", index, -(1 << 63), _LAST_STEP)]))
+        batch = self._reader().gathered(np.array([_integer("index", index, -(1 << 63), LAST_STEP)]))
         return {name: value[0] for name, value in batch.items()}
 
     def __getitems__(self, indices):

@@ -107,6 +107,10 @@ class Zrecord(OpenStore):
     and options) and works in a forked child; one that writes refuses both,
     because two processes must not write one store.
 
+    `delete` and `compact` need the store alone, also among the threads of one object: they raise
+    `StoreInUseError` while another thread is in a call on it, and a call that other threads make
+    on it while they run raises `StoreInUseError`, too. Nothing is lost then; make it again.
+
     Examples
     --------
     >>> import tempfile, numpy as np
@@ -341,16 +345,18 @@ class Zrecord(OpenStore):
         dict
             ``records``; ``live_bytes``, the records' bytes as stored;
             ``chunk_bytes``, the bytes of the chunk files up to the end of the
-            store; ``reclaimable``, their difference; ``codecs``, the number of
-            records by the codec that they are stored with. One that would not
-            shrink is stored raw; a damaged one may be in none.
+            store; ``reclaimable``, their difference; ``lost``, the records that can't be read
+            because their chunk file is missing or too short (`verify` finds other damage, too);
+            ``codecs``, the number of records by the codec that they are stored with. One that would
+            not shrink is stored raw; a damaged one may be in none.
         """
         codecs = format_info()["codecs"]
-        out = np.zeros(4 + len(codecs), dtype=np.int64)
+        out = np.zeros(5 + len(codecs), dtype=np.int64)
         where = _engine.address(out)
         self._read(lambda store: _engine.run(_engine.lib.ZrStats, store, where, keep=(out,)))
-        numbers = dict(zip(("records", "live_bytes", "chunk_bytes", "reclaimable"), out[:4].tolist(), strict=True))
-        return {**numbers, "codecs": dict(zip(sorted(codecs, key=codecs.get), out[4:].tolist(), strict=True))}
+        names = ("records", "live_bytes", "chunk_bytes", "reclaimable", "lost")
+        numbers = dict(zip(names, out[:5].tolist(), strict=True))
+        return {**numbers, "codecs": dict(zip(sorted(codecs, key=codecs.get), out[5:].tolist(), strict=True))}
 
     def verify(self):
         """Read every record and return those that can't be read.

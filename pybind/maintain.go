@@ -113,19 +113,20 @@ func ZrVerify(job, id, watch int64) (status int64) {
 }
 
 // ZrStats starts a job that writes int64 to out: records, live bytes, chunk
-// bytes, reclaimable bytes, and for each codec its number of records.
+// bytes, reclaimable bytes, lost records, and for each codec its number of
+// records.
 func ZrStats(job, id int64, out uint64) (status int64) {
 	enter()
 	defer guard(&status)
-	numbers, err := mem.Slice[int64](out, 4+int64(codec.NumTags))
+	numbers, err := mem.Slice[int64](out, 5+int64(codec.NumTags))
 	if err != nil {
 		return fail(err)
 	}
 	return onStore(job, id, func(_ context.Context, store *zrecord.Store) (int64, error) {
 		st, err := store.Stats()
 		if err == nil {
-			copy(numbers, []int64{st.Records, st.LiveBytes, st.ChunkBytes, st.Reclaimable})
-			copy(numbers[4:], st.ByCodec[:])
+			copy(numbers, []int64{st.Records, st.LiveBytes, st.ChunkBytes, st.Reclaimable, st.Lost})
+			copy(numbers[5:], st.ByCodec[:])
 		}
 		return 0, err
 	})

@@ -1,6 +1,7 @@
 """The command line: output, exit status, and no traceback for a user's mistake."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -169,7 +170,15 @@ def test_failures_say_what_is_wrong(tmp_path, monkeypatch, run, run_json, args):
 
 @pytest.mark.parametrize(
     "args",
-    [[], ["frobnicate"], ["info"], ["cat", "s", "x"], ["convert", "a", "b", "--codec", "lzma"]],
+    [
+        [],
+        ["frobnicate"],
+        ["info"],
+        ["cat", "s", "x"],
+        ["convert", "a", "b", "--codec", "lzma"],
+        ["convert", "a", "b", "--codec", "raw", "--level", "3"],
+        ["convert", "a", "b", "--dict-size", "9000"],
+    ],
 )
 def test_wrong_usage_is_status_2(args, capsys):
     with pytest.raises(SystemExit) as error:
@@ -333,3 +342,47 @@ def test_an_output_that_takes_nothing_is_no_traceback(tmp_path, redirection, opt
     command = f"{sys.executable} -m loaderx info {options} {tmp_path / 'missing'} {redirection}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 1 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("harm", ["missing", "short"])
+def test_info_says_that_records_are_lost(store, run, run_json, harm):
+    assert run_json("info", store)[1]["lost"] == 0
+    chunk = Path(store, "0.zr")
+    chunk.unlink() if harm == "missing" else os.truncate(chunk, 1)
+    status, got = run_json("info", store)
+    assert status == 1 and got["lost"] == got["records"] == 500
+    status, out, err = run("info", store)
+    assert status == 1 and b"lost          500\n" in out
+    assert err == f"loaderx: {store}: 500 of 500 records can't be read: a chunk file is missing or too short\n"
+
+
+@pytest.mark.parametrize("name", [b"a\nrecord 7: forged", b"\xff\xfe", "\x1b[31m\u202e".encode(), b"a\rb\x7f"])
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_names_of_any_bytes_neither_crash_nor_forge_lines(tmp_path, name, locale):
+    place = os.path.join(os.fsencode(tmp_path), name)
+    from_numpy(os.fsdecode(place), np.arange(5))
+    env = {**os.environ, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+    def lines(*args):
+        done = subprocess.run([sys.executable, "-m", "loaderx", *args], capture_output=True, cwd=ROOT, env=env)
+        assert b"Traceback" not in done.stderr
+        for stream in (done.stdout, done.stderr):
+            assert all(c.isprintable() or c == "\n" for c in stream.decode()), stream
+        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+    status, out, err = lines("info", place)
+    assert status == 0 and len(out) == len(set(out)) == 14 and err == []
+    status, out, err = lines("verify", place)
+    assert status == 0 and len(out) == 4 and err == []
+    status, out, err = lines("info", place + b"x")
+    assert status == 1 and out == [] and len(err) == 1 and err[0].startswith(b"loaderx: ")
+    status, out, err = lines("cat", place, "9")
+    assert status == 1 and len(err) == 1
+    os.remove(place + b"/0.zr")
+    status, out, err = lines("info", place)
+    assert status == 1 and len(out) == 14 and len(err) == 1
+    for args in (("verify", place, "--json"), ("info", place, "--json"), ("info", place + b"x", "--json")):
+        status, out, err = lines(*args)
+        assert status == 1 and len(out) == 1 and json.loads(out[0])
+    status, out, err = lines("verify", place)
+    assert status == 1 and len(out) == 4 + 5

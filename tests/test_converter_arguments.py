@@ -148,3 +148,18 @@ def test_binary_values_of_a_foreign_schema_survive_an_append(tmp_path):
     assert _schema.read_schema(path)["mean"] == {"__bytes__": "AP8="}
     from_numpy(path, np.ones(3, np.uint8), schema={"note": "new"})
     assert msgpack.unpackb(file.read_bytes()) == {**foreign, "note": "new"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"codec": "raw", "level": 3}, "level has no meaning with codec 'raw'"),
+        ({"codec": "raw", "dict_size": 9000}, "dict_size has no meaning with codec 'raw'"),
+        ({"codec": "zstd", "dict_size": 9000}, "dict_size has no meaning with codec 'zstd'"),
+    ],
+)
+def test_options_that_the_codec_would_ignore_are_refused(tmp_path, options, words):
+    for write, records in ((from_numpy, np.arange(5)), (from_iterator, [b"abc"])):
+        with pytest.raises(ArgumentError, match=words):
+            write(tmp_path / "s", records, **options)
+    assert list(tmp_path.iterdir()) == []

@@ -181,9 +181,84 @@ def test_a_state_of_another_run_says_what_differs(ds, tmp_path):
         (lambda s: {**s, "version": 9}, ArgumentError, "of version 9"),
         (lambda s: {**s, "step": "1"}, DtypeError, "the state's step must be an integer"),
         (lambda s: {**s, "samples": -1}, ArgumentError, "the state's samples must be in"),
-        (lambda s: {**s, "streams": 5}, ArgumentError, "only in this loader"),
+        (lambda s: {**s, "streams": 5}, ArgumentError, "the state's streams is no dict, but int"),
+        (lambda s: {**s, "streams": {"x": [1]}}, ArgumentError, "the state's stream 'x' is no dict, but list"),
+        (
+            lambda s: {**s, "streams": {"x": np.zeros(2), 3: {}}},
+            ArgumentError,
+            "the state's stream 'x' is no dict, but ndarray",
+        ),
+        (lambda s: {**s, "streams": {"x": {"records": np.zeros(3)}}}, ArgumentError, "records is array"),
+        (lambda s: {**s, "version": True}, DtypeError, "the state's version must be an integer"),
+        (lambda s: {**s, "mode": 1.0}, DtypeError, "the state's mode must be an integer"),
+        (lambda s: {**s, "seed": np.arange(2)}, DtypeError, "the state's seed must be an integer"),
+        (lambda s: {**s, "step": -1}, ArgumentError, "the state's step must be in"),
+        (lambda s: {**s, "step": 2**63}, ArgumentError, "the state's step must be in"),
+        (lambda s: {**s, "step": 8}, ArgumentError, "samples is 1792, and its step 8 .* comes after 2048"),
+        (lambda s: {**s, "samples": 2**128 - 1}, ArgumentError, "the state contradicts itself: its samples is"),
+        (lambda s: {**s, "samples": 2**128}, ArgumentError, "the state's samples must be in"),
+        (lambda s: {**s, "batch_size": "a"}, DtypeError, "the state's batch_size must be an integer"),
+        (lambda s: {**s, "batch_size": 0}, ArgumentError, "the state's batch_size must be in"),
+        (lambda s: {**s, "world_size": None}, DtypeError, "the state's world_size must be an integer"),
+        (lambda s: {**s, "world_size": 2**40}, ArgumentError, "the state's world_size must be in"),
+        (lambda s: {**s, "batch_size": 2**62, "world_size": 2}, ArgumentError, "the state's world_size 2 times"),
+        (lambda s: {**s, "from_step": 8}, ArgumentError, r"the state's from_step must be in 0\.\.7"),
+        (lambda s: {**s, "from_samples": 5}, ArgumentError, "the state's from_samples must be in"),
+        (lambda s: {**s, "from_step": 5, "from_samples": 4}, ArgumentError, "the state's from_samples must be in"),
+        (lambda s: {k: v for k, v in s.items() if k != "world_size"}, ArgumentError, r"lacks \['world_size'\]"),
     ],
 )
 def test_states_that_are_no_states(ds, change, error, words):
-    with DataLoader({"x": ds}) as loader, pytest.raises(error, match=words):
-        loader.load_state_dict(change(loader.state_dict()))
+    with DataLoader({"x": ds}, step=7) as loader:
+        with pytest.raises(error, match=words):
+            loader.load_state_dict(change(loader.state_dict()))
+        assert loader.step == 7
+
+
+def test_a_state_of_cyclic_mode_with_more_ranks_than_records(ds):
+    with DataLoader({"x": ds}, mode=2) as loader, pytest.raises(ArgumentError, match="world_size 1001 is more than"):
+        loader.load_state_dict({**loader.state_dict(), "world_size": 1001})
+
+
+@pytest.mark.parametrize("transform", [None, dict])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_states_at_the_last_steps(ds, mode, transform, num_workers):
+    """Steps end before 2**63 - 1: a state can be saved there, and loaded."""
+    last = 2**63 - 1
+    options = {"num_workers": num_workers, "batch_size": 16, "mode": mode, "transform": transform, "indices": True}
+    reference = Sampler(N, 16, mode)
+    reference.seek(last - 2)
+    with DataLoader({"x": ds}, step=last - 2, **options) as loader, DataLoader({"x": ds}, **options) as other:
+        for step in range(last - 2, last + 1):
+            state = json.loads(json.dumps(loader.state_dict()))
+            other.load_state_dict(state)
+            assert other.step == loader.step == state["step"] == step
+            assert other.state_dict() == state
+            if step == last:
+                for one in (loader, other):
+                    with pytest.raises(StopIteration):
+                        next(one)
+                break
+            want = next(reference)
+            for one in (loader, other):
+                np.testing.assert_array_equal(next(one)["indices"], want)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_a_run_that_was_resumed_with_other_sizes_saves_and_loads(ds, mode):
+    """Again and again: the same state comes out, and the same batches."""
+    choose, state = random.Random(mode), None
+    for _ in range(20):
+        world = choose.choice([1, 2, 3])
+        options = {"batch_size": choose.choice([7, 16, 48, 1500]), "mode": mode, "rank": world - 1, "world_size": world}
+        with DataLoader({"x": ds}, 2, **options) as one, DataLoader({"x": ds}, 0, **options) as other:
+            if state is not None:
+                one.load_state_dict(state)
+                assert [one.state_dict()[key] for key in ("step", "samples")] == [state["step"], state["samples"]]
+            for _ in range(choose.randrange(9)):
+                next(one)
+            state = json.loads(json.dumps(one.state_dict()))
+            other.load_state_dict(state)
+            assert other.state_dict() == state
+            assert digest(other, 5) == digest(one, 5)

@@ -214,7 +214,7 @@ def test_a_record_that_is_too_long_is_an_error_of_its_step(ragged):
         (lambda r, d: Pad(r, 0), ArgumentError, "max_len must be in 1"),
         (lambda r, d: Pad(r, 1.5), DtypeError, "max_len must be an integer"),
         (lambda r, d: Pad(r, truncate=True), ArgumentError, "needs max_len"),
-        (lambda r, d: Pad(r, 4, "x"), ArgumentError, "pad_value 'x' is no int32"),
+        (lambda r, d: Pad(r, 4, "x"), DtypeError, "pad_value is a str, which does not go with records of int32"),
         (lambda r, d: Pad(r, 4, [1, 2]), ArgumentError, "must be a scalar"),
         (lambda r, d: DataLoader({"a": Pad(r), "a_lengths": Flat(r)}), ArgumentError, "two arrays called"),
         (lambda r, d: DataLoader({"indices": d}, indices=True), ArgumentError, "two arrays called"),

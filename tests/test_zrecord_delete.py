@@ -85,8 +85,8 @@ def test_a_store_opened_without_mode_turns_into_a_writer(tmp_path):
         store.delete(range(4))
         assert len(store) == 0
         store.compact()
-        assert set(store.stats()) == {"records", "live_bytes", "chunk_bytes", "reclaimable", "codecs"}
-        assert not any(store.stats()[name] for name in ("records", "live_bytes", "chunk_bytes", "reclaimable"))
+        assert set(store.stats()) == {"records", "live_bytes", "chunk_bytes", "reclaimable", "lost", "codecs"}
+        assert not any(store.stats()[name] for name in ("records", "live_bytes", "chunk_bytes", "reclaimable", "lost"))
         assert store.stats()["codecs"] == {"raw": 0, "zstd": 0, "zstd_dict": 0}
 
 

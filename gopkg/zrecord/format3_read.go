@@ -210,6 +210,29 @@ func (f *files3) stats(n int64) (u usage, err error) {
 	return u, err
 }
 
+func (f *files3) lost(n int64) int64 {
+	var sizes [MaxChunks]int64 // plus 1, of those that were asked for
+	lost := int64(0)
+	for idx := range n {
+		e := f.entry(idx)
+		if int(e.chunk) >= MaxChunks {
+			lost++
+			continue
+		}
+		size := &sizes[e.chunk]
+		if *size == 0 {
+			*size = 1
+			if info, err := os.Stat(chunkPath(f.path, int(e.chunk))); err == nil && info.Mode().IsRegular() {
+				*size += info.Size()
+			}
+		}
+		if e.end() >= *size {
+			lost++
+		}
+	}
+	return lost
+}
+
 // forget drops the mappings of chunks from id on, whose files are removed.
 // Nobody reads meanwhile.
 func (f *files3) forget(id int) error {

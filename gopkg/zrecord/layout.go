@@ -47,6 +47,8 @@ type layout interface {
 	uses(tag codec.Tag, n int64) bool
 	// stats reads what the table says of the first n records.
 	stats(n int64) (usage, error)
+	// lost counts those of the first n records whose chunk files end before they do, or are missing.
+	lost(n int64) int64
 	// remeasure looks at the lengths of the files again: one that was
 	// shortened reads as zeros up to the end of its last page.
 	remeasure()

@@ -22,6 +22,9 @@ type Stats struct {
 	// ByCodec counts the records that are stored with each codec, by its tag; a
 	// record that would not shrink is raw, and a damaged one may be in none.
 	ByCodec [codec.NumTags]int64
+	// Lost is how many records the chunk files can't hold: a file is missing,
+	// or shorter than it was. What is inside the files is not looked at.
+	Lost int64
 }
 
 // Stats reads the whole table.
@@ -40,6 +43,7 @@ func (s *Store) Stats() (st Stats, err error) {
 	err = mem.Guard(func() error {
 		u, err := s.files.stats(st.Records)
 		st.LiveBytes = u.live
+		st.Lost = s.files.lost(st.Records)
 		if s.writer == nil {
 			st.ChunkBytes = u.held
 		}

@@ -101,6 +101,38 @@ func TestPanicOfTheCallersReportIsAnError(t *testing.T) {
 	}
 }
 
+func TestStatsCountsRecordsThatTheChunksCannotHold(t *testing.T) {
+	path := closedStore(t, 10, codec.Raw)
+	lost := func() int64 {
+		t.Helper()
+		r := openStore(t, path, ReadOnly)
+		defer func() { must(t, r.Close()) }()
+		st, err := r.Stats()
+		must(t, err)
+		return st.Lost
+	}
+	if n := lost(); n != 0 {
+		t.Errorf("%d lost of a sound store", n)
+	}
+	r := openStore(t, path, ReadOnly)
+	st, err := r.Stats()
+	must(t, err)
+	must(t, r.Close())
+	chunk := filepath.Join(path, chunkName(0))
+	must(t, os.Truncate(chunk, st.ChunkBytes))
+	if n := lost(); n != 0 {
+		t.Errorf("%d lost where the file ends with the last record", n)
+	}
+	must(t, os.Truncate(chunk, st.ChunkBytes-1))
+	if n := lost(); n != 1 {
+		t.Errorf("%d lost where the last record lacks a byte", n)
+	}
+	must(t, os.Remove(chunk))
+	if n := lost(); n != 10 {
+		t.Errorf("%d lost without the file", n)
+	}
+}
+
 func TestStats(t *testing.T) {
 	path := closedStore(t, 0, codec.Raw)
 	s := openStore(t, path, Append)
