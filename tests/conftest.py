@@ -13,6 +13,10 @@ from loaderx.converter import from_numpy
 from tests.processes import ROOT, command, environment, run_python
 from tools.bench.peers.install import loaderx_folder
 
+# A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C could not be tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def rng():

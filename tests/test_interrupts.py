@@ -13,7 +13,7 @@ from loaderx.zrecord import Zrecord
 from tests.processes import in_child, run_python
 
 STORM = """
-    import contextlib, gc, itertools, os, random, signal, sys, time
+    import atexit, contextlib, gc, itertools, os, random, signal, sys, time
     import numpy as np
     from loaderx import _engine
     from loaderx.zrecord import Zrecord
@@ -29,6 +29,8 @@ STORM = """
             raise next(kinds)
 
     signal.signal(signal.SIGALRM, raising)
+    # Python's end gives signals their default back, and one that comes late would kill the process.
+    atexit.register(signal.signal, signal.SIGALRM, signal.SIG_IGN)
     path, seconds = os.environ["STORE"], float(os.environ["SECONDS"])
 
     def interrupted(work):
