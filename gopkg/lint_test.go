@@ -152,6 +152,7 @@ func TestImportsGoOneWay(t *testing.T) {
 // changes one must find it in a single place.
 var formatConstants = []string{
 	"ZREC", "meta.zr", "dict.zr", "journal.zr", ".zr", ".tmp", "schema.msgpack", "loaderx-zrecord",
+	"MEFTNAT1",
 }
 
 // TestFormatConstantsLiveOnce protects magics, versions and file names from
@@ -190,6 +191,9 @@ func TestFilesStayShort(t *testing.T) {
 		text, err := os.ReadFile(full)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if bytes.HasPrefix(text, []byte("// Code generated")) {
+			return // its generator is what people read
 		}
 		if lines := bytes.Count(text, []byte("\n")); lines > maxLines {
 			t.Errorf("%s has %d lines, more than %d", rel, lines, maxLines)
