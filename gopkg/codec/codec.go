@@ -8,6 +8,7 @@ package codec
 
 import (
 	"fmt"
+	"io"
 
 	"loaderx/gopkg/errs"
 )
@@ -86,6 +87,9 @@ type backend interface {
 	Name() string
 	// NewEncoder returns an encoder for a level, with a dictionary unless dict is nil.
 	NewEncoder(dict []byte, level int) (func(dst, src []byte) ([]byte, error), error)
+	// NewPartEncoder returns a compressor of frames whose blocks end with each
+	// part, for one goroutine.
+	NewPartEncoder(level int) (func(w io.Writer, parts [][]byte) error, error)
 	// NewDecoder returns a decoder, with a dictionary unless dict is nil.
 	NewDecoder(dict []byte) (func(dst, src []byte) (int, error), error)
 	// Train builds a dictionary of at most target bytes.

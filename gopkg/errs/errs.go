@@ -100,8 +100,8 @@ var (
 	// ErrCancelled reports work stopped by its caller.
 	ErrCancelled = add(-20, "cancelled", "cancelled")
 	// ErrStale reports a handle of another process, kept over a fork. Only
-	// the Python side raises it, which knows of forks; it is listed here
-	// because all codes are numbered in one place.
+	// Python and the C files of capi raise it, which know of forks; it is listed
+	// here because all codes are numbered in one place.
 	ErrStale = add(-21, "stale", "handle belongs to another process")
 	// ErrInternal reports a bug: a recovered panic.
 	ErrInternal = add(-17, "internal", "internal error")

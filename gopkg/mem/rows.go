@@ -27,7 +27,7 @@ const maxTogether = 32 << 10
 // A processor has few cache misses under way while it copies one row of some
 // kilobytes that lies anywhere in memory, and many while it copies eight at the
 // same time: that takes half as long.
-func CopyRows(dst, src []byte, offsets []uint32, row int) {
+func CopyRows[O uint32 | int64](dst, src []byte, offsets []O, row int) {
 	dst = dst[:len(offsets)*row]
 	if !together || row < lineBytes {
 		for i, at := range offsets {
@@ -49,9 +49,12 @@ func CopyRows(dst, src []byte, offsets []uint32, row int) {
 		return
 	}
 	last := len(src) - row
+	if last < 0 && len(offsets) > 0 {
+		panic("mem.CopyRows: row outside src")
+	}
 	for len(offsets) >= group {
 		for k, at := range offsets[:group] {
-			if int(at) > last {
+			if uint64(at) > uint64(last) {
 				panic("mem.CopyRows: row outside src")
 			}
 			from[k] = &src[at]

@@ -7,6 +7,7 @@ package libzstd
 import (
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 
 	"github.com/valyala/gozstd"
@@ -37,6 +38,31 @@ func (Backend) NewEncoder(dict []byte, level int) (func(dst, src []byte) ([]byte
 		return nil, errors.New("libzstd refuses the dictionary")
 	}
 	return encode, nil
+}
+
+// NewPartEncoder returns a compressor of frames whose blocks end with each
+// part, for one goroutine. A finalizer frees what it holds.
+func (Backend) NewPartEncoder(level int) (func(w io.Writer, parts [][]byte) error, error) {
+	s := gozstd.NewWriterLevel(nil, level)
+	return func(w io.Writer, parts [][]byte) (err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("libzstd: %v", v)
+			}
+		}()
+		s.Reset(w, nil, level)
+		for i, part := range parts {
+			if _, err := s.Write(part); err != nil {
+				return err
+			}
+			if i < len(parts)-1 {
+				if err := s.Flush(); err != nil {
+					return err
+				}
+			}
+		}
+		return s.Close()
+	}, nil
 }
 
 // guarded turns gozstd's panics into errors.

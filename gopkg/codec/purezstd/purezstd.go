@@ -5,6 +5,7 @@ package purezstd
 import (
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 
 	"github.com/klauspost/compress/dict"
@@ -37,6 +38,33 @@ func (Backend) NewEncoder(content []byte, level int) (func(dst, src []byte) ([]b
 		return nil, err
 	}
 	return func(dst, src []byte) ([]byte, error) { return encoder.EncodeAll(src, dst), nil }, nil
+}
+
+// NewPartEncoder returns a compressor of frames whose blocks end with each
+// part, for one goroutine.
+func (Backend) NewPartEncoder(level int) (func(w io.Writer, parts [][]byte) error, error) {
+	s, err := zstd.NewWriter(nil,
+		zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)),
+		zstd.WithEncoderCRC(false),
+		zstd.WithEncoderConcurrency(1),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return func(w io.Writer, parts [][]byte) error {
+		s.Reset(w)
+		for i, part := range parts {
+			if _, err := s.Write(part); err != nil {
+				return err
+			}
+			if i < len(parts)-1 {
+				if err := s.Flush(); err != nil {
+					return err
+				}
+			}
+		}
+		return s.Close()
+	}, nil
 }
 
 // NewDecoder returns a decoder that is safe for concurrent use.

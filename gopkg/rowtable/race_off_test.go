@@ -1,0 +1,5 @@
+//go:build !race
+
+package rowtable
+
+const raceEnabled = false
