@@ -30,6 +30,7 @@ __all__ = [
     "lib",
     "path_arg",
     "pin",
+    "plain",
     "run",
     "system_error",
     "text",
@@ -243,6 +244,14 @@ def address(array):
         return array.ctypes.data
 
 
+def plain(array):
+    """Return the address of an ndarray that is C-contiguous and writable, else None: `pin`, in a microsecond less."""
+    try:
+        return None if array.dtype.hasobject else _addressof(_from_buffer(array))
+    except (TypeError, ValueError, BufferError):
+        return None
+
+
 def pin(obj, writable=False):
     """Return address, size in bytes and owner of any C-contiguous buffer.
 
@@ -261,6 +270,10 @@ def pin(obj, writable=False):
         `obj` is not C-contiguous, or is read-only and `writable` is asked for.
     """
     if type(obj) is not np.ndarray:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.Tensor):
+            _check_tensor(torch, obj)
+            return obj.data_ptr(), obj.nbytes, obj
         obj = _as_array(obj)
     if obj.dtype.hasobject:
         raise errors.DtypeError(f"dtype {obj.dtype} holds Python objects, which have no bytes to store")
@@ -273,12 +286,9 @@ def pin(obj, writable=False):
 
 
 def _as_array(obj):
-    """View any buffer as an array without copying it."""
+    """View any buffer but a tensor as an array without copying it."""
     if isinstance(obj, np.ndarray):
         return obj
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(obj, torch.Tensor):
-        return _torch_bytes(torch, obj)
     try:
         view = memoryview(obj)
     except TypeError:
@@ -291,13 +301,14 @@ def _as_array(obj):
     return np.frombuffer(view, np.uint8)
 
 
-def _torch_bytes(torch, tensor):
-    """View a tensor's memory as bytes, whatever its dtype."""
+def _check_tensor(torch, tensor):
+    """Raise the exception that says why a tensor's memory can't be used as it is."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise errors.DtypeError(f"expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
     if not tensor.is_contiguous():
         raise errors.ArgumentError("tensor is not contiguous; pass tensor.contiguous()")
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    if tensor.is_conj() or tensor.is_neg():
+        raise errors.ArgumentError("tensor is not yet computed; pass tensor.resolve_conj().resolve_neg()")
 
 
 def path_arg(path):

@@ -2,4 +2,7 @@
 
 from loaderx import __version__
 
-__all__ = ["__version__"]
+from .rows import BadBlock, NativeRows
+from .writer import BlockEncoding, PackReport, pack_native
+
+__all__ = ["BadBlock", "BlockEncoding", "NativeRows", "PackReport", "__version__", "pack_native"]

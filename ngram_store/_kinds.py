@@ -1,0 +1,142 @@
+"""How the bytes of a row are read as numbers."""
+
+import functools
+
+import numpy as np
+
+from loaderx._engine import address
+from loaderx.dtypes import from_name, is_tensor
+from loaderx.errors import ArgumentError, DtypeError
+
+from ._arguments import count
+
+__all__ = ["Kind", "bag_kind", "float_kind"]
+
+#: Name, the engine's number, bytes of a column, bytes behind the columns, type of results.
+_KINDS = {
+    "fp32": (0, 4, 0, "float32"),
+    "fp64": (1, 8, 0, "float64"),
+    "fp16": (2, 2, 0, "float16"),
+    "bf16": (3, 2, 0, "bfloat16"),
+    "int8": (4, 1, 4, "float32"),
+    "uint8_rowwise": (5, 1, 8, "float32"),
+    "int4_rowwise": (6, 0.5, 4, "float32"),
+}
+_BY_DTYPE = {result: name for name, (_, _, tail, result) in _KINDS.items() if not tail}
+_MODES = {"sum": 0, "mean": 1, "max": 2}
+_ACCUMULATE = {"torch": 0, "f64": 1}
+_DIM_AT = 32
+
+
+class Kind:
+    """Rows of one kind and width, and what is done with them.
+
+    Attributes
+    ----------
+    spec : int
+        What the engine takes, without flags.
+    dim : int
+        Columns of a row.
+    result : str
+        Name of the dtype of results.
+    dtype : numpy.dtype or None
+        Of results; None for bfloat16 where NumPy has none.
+    row_bytes : int
+        Of a row of results.
+    """
+
+    def __init__(self, dtype, dim, row_bytes, result=None):
+        name = _kind_name(dtype)
+        number, column, tail, own = _KINDS[name]
+        if dim is None:
+            dim = int((row_bytes - tail) / column)
+        else:
+            dim = count(dim, "dim", 1)
+        if dim < 1 or -(-dim * column // 1) + tail != row_bytes:
+            raise ArgumentError(f"rows of {row_bytes} bytes are no {name} rows of {dim} columns")
+        self.name, self.dim, self.result = name, dim, result or own
+        self.spec = number | dim << _DIM_AT
+        try:
+            self.dtype = from_name(self.result)
+        except DtypeError:
+            self.dtype = None
+        self.item_bytes = 2 if self.dtype is None else self.dtype.itemsize
+        self.row_bytes = self.item_bytes * dim
+
+    def empty(self, rows, bits):
+        """Return an array for results."""
+        if bits:
+            return np.empty((*rows, self.dim), f"u{self.item_bytes}")
+        if self.dtype is None:
+            raise DtypeError(
+                "NumPy has arrays of bfloat16 only with ml_dtypes: pip install ml_dtypes, or pass bits=True "
+                "for unsigned integers of the same bits, or a torch tensor as out"
+            )
+        return np.empty((*rows, self.dim), self.dtype)
+
+    def check_out(self, out, rows):
+        """Refuse memory that has a dtype or shape other than that of results."""
+        if not hasattr(out, "dtype"):
+            return
+        name = str(out.dtype).removeprefix("torch.")
+        if name != self.result and name != f"uint{8 * self.item_bytes}":
+            raise DtypeError(f"out must be of {self.result}, not of {name}")
+        if tuple(out.shape) != (*rows, self.dim):
+            raise ArgumentError(f"out must have the shape {(*rows, self.dim)}, not {tuple(out.shape)}")
+
+    def weights(self, given, shape):
+        """Return weights as the engine takes them, float32 or float64 for rows of that, and their address."""
+        target = np.dtype(np.float64 if self.name == "fp64" else np.float32)
+        if type(given) is np.ndarray and given.dtype is target:
+            array = given
+        elif is_tensor(given):
+            self._check_weights(str(given.dtype).removeprefix("torch."))
+            array = given.detach()
+            array = (array if self.name == "fp64" else array.float()).numpy()
+        elif isinstance(given, (list, tuple)):
+            array = np.asarray(given, self.dtype or np.float32)
+        else:
+            array = np.asarray(given)
+            self._check_weights(array.dtype.name)
+        if array.shape != shape:
+            raise ArgumentError(f"weights have the shape {array.shape}, and ids {tuple(shape)}")
+        if array.dtype is not target or not array.flags.carray:
+            array = np.require(array, target, ("C", "A"))
+        return array, address(array) if array.size else 0
+
+    def _check_weights(self, name):
+        if name != self.result:
+            raise DtypeError(f"weights of {self.name} rows must be of {self.result}, not of {name}")
+
+
+@functools.lru_cache(maxsize=256)
+def bag_kind(dtype, dim, row_bytes, mode, accumulate):
+    """Return the `Kind` of a reduction."""
+    if mode not in _MODES:
+        raise ArgumentError(f"unknown mode {mode!r}, expected one of {list(_MODES)}")
+    if accumulate not in _ACCUMULATE:
+        raise ArgumentError(f"unknown accumulate {accumulate!r}, expected one of {list(_ACCUMULATE)}")
+    kind = Kind(dtype, dim, row_bytes)
+    kind.spec |= _MODES[mode] << 8 | _ACCUMULATE[accumulate] << 16
+    return kind
+
+
+@functools.lru_cache(maxsize=256)
+def float_kind(dtype, dim, row_bytes):
+    """Return the `Kind` of rows that are decoded."""
+    return Kind(dtype, dim, row_bytes, "float32")
+
+
+def _kind_name(dtype):
+    if isinstance(dtype, str) and dtype in _KINDS:
+        return dtype
+    if isinstance(dtype, (str, type, np.dtype)):
+        try:
+            name = _BY_DTYPE.get(np.dtype(dtype).name if not isinstance(dtype, str) else dtype.removeprefix("torch."))
+        except TypeError:
+            name = None
+    else:
+        name = _BY_DTYPE.get(str(dtype).removeprefix("torch."))
+    if name is None:
+        raise DtypeError(f"dtype must be one of {list(_KINDS)} or what NumPy or torch call them, got {dtype!r}")
+    return name

@@ -1,0 +1,267 @@
+"""What rows of a table come from: a raw file, memory, or chunks one after another."""
+
+import io
+import math
+import os
+import sys
+import tempfile
+
+import numpy as np
+
+from loaderx import _engine
+from loaderx._records import release_pages
+from loaderx.errors import ArgumentError, DtypeError, ZrecordError
+
+__all__ = ["Chunks", "File", "Memory", "source_of"]
+
+_SLICE_BYTES = 16 << 20
+_SMALL_BYTES = 1 << 20
+
+
+def source_of(source):
+    """Return the source of rows that an argument stands for.
+
+    Raises
+    ------
+    DtypeError
+        It is none.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return File(source)
+    if isinstance(source, io.IOBase):
+        raise DtypeError(f"source is an open file ({source!r}); pass its path, or its bytes")
+    if np.ma.isMaskedArray(source):
+        raise DtypeError("a table has no place for the mask of a masked array; use .filled()")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(source, torch.Tensor):
+        return _of_tensor(source)
+    if isinstance(source, np.ndarray) or hasattr(source, "__array_interface__"):
+        return _of_array(np.asanyarray(source))
+    try:
+        view = memoryview(source)
+    except (TypeError, ValueError, BufferError):
+        view = None
+    if view is not None:
+        return _of_array(np.asarray(view)) if view.format != "B" or view.ndim > 1 else Memory(source)
+    if hasattr(source, "__dlpack__"):  # JAX
+        return _of_array(np.asarray(source))
+    if hasattr(source, "shape") and hasattr(source, "dtype") and len(source.shape):
+        return Chunks(_slices(source), _Layout.of(source))  # a data set, zarr, h5py
+    try:
+        return Chunks(iter(source), _Layout())
+    except TypeError:
+        kind = f"{type(source).__module__}.{type(source).__qualname__}"
+        raise DtypeError(
+            f"source must be a path, a buffer, an array, a tensor on the CPU or an iterable of row chunks, got {kind}"
+        ) from None
+
+
+def _of_array(array):
+    if array.dtype.hasobject:
+        raise DtypeError(f"dtype {array.dtype} holds references to Python objects, which have no bytes to store")
+    layout = _Layout.of(array)
+    if array.ndim and (isinstance(array, np.memmap) or not array.flags.c_contiguous):
+        return Chunks(_slices(array), layout, Memory(array, layout) if array.flags.c_contiguous else None)
+    return Memory(array, layout)
+
+
+def _of_tensor(tensor):
+    if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided":
+        raise DtypeError(f"source must be a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    layout = _Layout(tensor.element_size(), tuple(tensor.shape), tensor.is_complex())
+    if tensor.ndim and not tensor.is_contiguous():
+        step = _slice_rows(layout)
+        return Chunks((tensor[i : i + step] for i in range(0, len(tensor), step)), layout)
+    return Memory(tensor, layout)
+
+
+def _slice_rows(layout):
+    return max(1, _SLICE_BYTES // max(1, layout.item_bytes))
+
+
+def _slices(array):
+    """Yield the rows of an array in contiguous pieces, and have mapped ones not count as memory afterwards."""
+    step = _slice_rows(_Layout.of(array))
+    plain = array.view(np.ndarray) if isinstance(array, np.ndarray) else array
+    for start in range(0, len(array), step):
+        piece = np.ascontiguousarray(plain[start : start + step])
+        yield piece
+        if isinstance(array, np.memmap) and np.may_share_memory(piece, plain):
+            release_pages(array, piece)
+
+
+class _Layout:
+    """What an array tells of its rows.
+
+    Parameters
+    ----------
+    element : int, optional
+        Bytes of an element; 1 says nothing about what it stands for.
+    shape : tuple, optional
+    is_complex : bool
+        An element is two numbers then.
+    """
+
+    def __init__(self, element=1, shape=None, is_complex=False):
+        self.element = element // 2 if is_complex else element
+        self.shape = shape
+        if shape is not None:
+            #: Bytes of what one index of the first axis names.
+            self.item_bytes = element * math.prod(shape[1:])
+            self._suffixes = [element * math.prod(shape[i:]) for i in range(1, len(shape))]
+
+    @classmethod
+    def of(cls, array):
+        """Return the layout of what has a shape and a dtype."""
+        dtype = np.dtype(array.dtype)
+        return cls(dtype.itemsize, tuple(array.shape), dtype.kind == "c")
+
+    def row_bytes(self, given, what):
+        """Return the width of a row: as given, or what the shape says if it is None."""
+        if given is None:
+            if self.shape is None or len(self.shape) < 2:
+                raise ArgumentError(f"row_bytes is needed: {what} does not tell how wide a row is")
+            return self.item_bytes
+        if self.shape is not None and len(self.shape) > 1 and given not in self._suffixes:
+            raise ArgumentError(
+                f"row_bytes is {given}, but {what} of shape {self.shape} has rows of {self.item_bytes} bytes; "
+                "reshape it if they are meant to be taken apart or together"
+            )
+        return given
+
+    def element_bytes(self, row_bytes):
+        """Return the bytes of an element, 0 if the array does not tell them."""
+        fits = 1 < self.element <= 16 and row_bytes % self.element == 0
+        return self.element if fits else 0
+
+
+class File:
+    """A file that holds rows back to back.
+
+    Parameters
+    ----------
+    path : path_like
+    """
+
+    layout = _Layout()
+    rows = 0
+
+    def __init__(self, path):
+        _engine.path_arg(path)  # refuses what is no path
+        self._path = os.path.abspath(os.fsdecode(path))
+
+    def row_bytes(self, given):
+        """Return the width of a row."""
+        return self.layout.row_bytes(given, "a file")
+
+    def write(self, packing, order):
+        """Give all rows to a packing."""
+        raw, address, size = _engine.path_arg(self._path)
+        packing.write_all(_engine.lib.RowsPackFile, (address, size), order, raw)
+
+
+class Memory:
+    """A C-contiguous array, tensor or other buffer.
+
+    Parameters
+    ----------
+    obj : object
+    layout : _Layout, optional
+    """
+
+    rows = 0
+
+    def __init__(self, obj, layout=None):
+        self._pinned = _engine.pin(obj)
+        self.layout = layout or _Layout()
+
+    def row_bytes(self, given):
+        """Return the width of a row."""
+        return self.layout.row_bytes(given, "the source")
+
+    def write(self, packing, order):
+        """Give all rows to a packing."""
+        address, size, owner = self._pinned
+        packing.write_all(_engine.lib.RowsPackBuffer, (address, size), order, owner)
+
+
+class Chunks:
+    """Arrays or bytes, one after another, of whole rows each.
+
+    Parameters
+    ----------
+    chunks : iterator
+    layout : _Layout
+    whole : Memory, optional
+        The same rows in one piece, for what needs to look back.
+    """
+
+    def __init__(self, chunks, layout, whole=None):
+        self._chunks = chunks
+        self._first = []
+        self._whole = whole
+        self.layout = layout
+        self._counted = layout.shape is not None
+        self.rows = layout.shape[0] if self._counted else 0
+
+    def row_bytes(self, given):
+        """Return the width of a row; it may be that of the first chunk."""
+        if not self._counted:
+            self._first = [chunk for chunk in (next(self._chunks, None),) if chunk is not None]
+            if self._first and hasattr(self._first[0], "shape"):
+                first = self._first[0]
+                size = first.element_size() if hasattr(first, "element_size") else np.dtype(first.dtype).itemsize
+                self.layout = _Layout(size, tuple(first.shape), "complex" in str(first.dtype))
+        width = self.layout.row_bytes(given, "the source" if self._counted else "chunk 0")
+        if self._counted and width:
+            self.rows = self.rows * self.layout.item_bytes // width
+        return width
+
+    def write(self, packing, order):
+        """Give all rows to a packing; those that are to be reordered by way of a file without a name."""
+        if self._whole is not None and (order is not None or packing.deduplicates):
+            self._whole.write(packing, order)
+        elif order is None:
+            self._write(packing, packing.write)
+            packing.flush()
+        else:
+            with tempfile.TemporaryFile(dir=packing.folder) as spool:
+                self._write(packing, spool.write)
+                spool.flush()
+                size = spool.tell()
+                Memory(np.memmap(spool, np.uint8, "r", shape=(size,)) if size else b"").write(packing, order)
+
+    def _write(self, packing, write):
+        for number, chunk in enumerate(_chain(self._first, self._chunks)):
+            try:
+                flat = _flat(chunk)
+            except ZrecordError as error:
+                raise type(error)(f"chunk {number}: {error}") from None
+            if flat.nbytes % packing.row_bytes:
+                raise ArgumentError(
+                    f"chunk {number} has {flat.nbytes} bytes, which are not whole rows of {packing.row_bytes}"
+                )
+            write(flat)
+
+
+def _chain(first, rest):
+    while first:
+        yield first.pop()
+    yield from rest
+
+
+def _flat(chunk):
+    """Return the bytes of a chunk as an array of uint8."""
+    if np.ma.isMaskedArray(chunk):
+        raise DtypeError("a table has no place for the mask of a masked array; use .filled()")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(chunk, torch.Tensor):
+        if not chunk.is_cpu:
+            raise DtypeError(f"a tensor must be on the CPU, not on {chunk.device}")
+        # Not every dtype of torch's is one of NumPy's.
+        return chunk.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8).numpy()
+    if isinstance(chunk, np.ndarray) or hasattr(chunk, "__dlpack__"):
+        chunk = np.ascontiguousarray(chunk)
+    owner = _engine.pin(chunk)[2]
+    return owner.reshape(-1).view(np.uint8)

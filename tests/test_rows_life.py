@@ -1,0 +1,290 @@
+"""NativeRows over forks, pickles, threads, closing, replaced and shortened files, and long calls."""
+
+import ctypes
+import gc
+import mmap
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from loaderx import _engine, errors
+from ngram_store import NativeRows
+from tests.processes import in_child, run_python
+from tests.tables import RAW, SHUFFLE, ZLIB, forge, some_rows, sparse
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return some_rows(np.random.default_rng(6), 3000, 64)
+
+
+@pytest.fixture(params=[RAW, ZLIB], ids=["raw", "zlib"])
+def table(request, rows, tmp_path):
+    return forge(tmp_path / "t.men", rows, 16, request.param, mapped=False)
+
+
+def test_a_forked_child_opens_it_anew(table, rows):
+    with NativeRows(table, 1 << 20) as native:
+        ids = [5, 2999, 5]
+        np.testing.assert_array_equal(native.gather(ids), rows[ids])
+        for _ in range(20):
+            in_child(lambda: np.testing.assert_array_equal(native.gather(ids), rows[ids]))
+
+        def closes():
+            native.close()
+            with pytest.raises(errors.ClosedError):
+                native.gather(ids)
+
+        in_child(closes)
+        np.testing.assert_array_equal(native.gather(ids), rows[ids])
+
+
+def test_a_forked_child_refuses_another_table_in_its_place(table, rows):
+    with NativeRows(table) as native:
+        other = forge(table.with_name("other"), rows[:10])
+        os.replace(other, table)
+
+        def work():
+            with pytest.raises(errors.StoreFormatError, match="replaced"):
+                native.gather([1])
+
+        in_child(work)
+        np.testing.assert_array_equal(native.gather([2999]), rows[[2999]])
+
+
+def read_rows(native, ids):
+    return native.gather(ids).tobytes()
+
+
+def test_it_is_pickled_as_path_and_options(table, rows, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    with NativeRows("t.men", 1 << 20, "rows", threads=1, query_chunk_rows=None) as native:
+        pickled = pickle.dumps(native)
+        monkeypatch.chdir("/")
+        with pickle.loads(pickled) as again:
+            assert again.__getstate__() == native.__getstate__()
+            assert len(again) == 3000
+            np.testing.assert_array_equal(again.gather([7]), rows[[7]])
+        with multiprocessing.get_context("spawn").Pool(1) as workers:
+            assert workers.apply(read_rows, (native, [1, 2])) == rows[[1, 2]].tobytes()
+    with pytest.raises(errors.ClosedError):
+        pickle.dumps(native)
+    closed = pickle.loads(pickled)
+    closed.close()
+    with pytest.raises(errors.ClosedError):
+        closed.gather([1])
+
+
+def test_a_closed_table_says_so(table):
+    native = NativeRows(table)
+    native.close()
+    native.close()
+    assert native.closed and "closed" in repr(native)
+    for call in (lambda: native.gather([1]), lambda: native.gather_into([], b""), lambda: native.prefetch([1]),
+                 native.stats, native.verify, native.checksum, lambda: native.set_cache(0)):  # fmt: skip
+        with pytest.raises(errors.ClosedError, match=r"t\.men"):
+            call()
+
+
+def test_it_is_closed_when_nobody_refers_to_it(table):
+    gc.disable()
+    try:
+        before = _engine.lib.NumHandles()
+        NativeRows(table).gather([1])
+        assert _engine.lib.NumHandles() == before
+    finally:
+        gc.enable()
+
+
+def test_a_replaced_file_keeps_its_bytes_for_who_has_it_open(table, rows):
+    with NativeRows(table) as native:
+        os.replace(forge(table.with_name("new"), rows[::-1]), table)
+        np.testing.assert_array_equal(native.gather(np.arange(3000)), rows)
+        with NativeRows(table) as new:
+            np.testing.assert_array_equal(new.gather(np.arange(3000)), rows[::-1])
+        os.unlink(table)
+        np.testing.assert_array_equal(native.gather(np.arange(3000)), rows)
+
+
+def test_a_table_takes_no_descriptor(table):
+    before = len(os.listdir("/proc/self/fd"))
+    opened = [NativeRows(table) for _ in range(50)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    for native in opened:
+        native.close()
+
+
+@pytest.mark.parametrize("codec", [RAW, ZLIB])
+def test_a_file_shortened_under_a_gather_is_an_error(rows, tmp_path, codec):
+    path = forge(tmp_path / "t.men", np.tile(rows, (8, 4)), 64, codec, mapped=False)
+    with NativeRows(path, 1 << 16, "rows") as native:
+        ids = np.random.default_rng(1).integers(0, len(native), 100_000)
+        native.gather(ids[:100])
+        cut = threading.Timer(0.01, os.truncate, (path, 4096))
+        cut.start()
+
+        def gather_on():
+            for _ in range(10_000):
+                native.gather(ids)
+
+        with pytest.raises(errors.FileFaultError, match=r"t\.men"):
+            gather_on()
+        cut.join()
+        with pytest.raises(errors.FileFaultError):
+            native.gather([len(native) - 1, 23_000])
+        assert native.verify()
+        native.prefetch(ids)
+
+
+@pytest.mark.parametrize("policy", ["blocks", "rows"])
+def test_many_threads_on_one_table_while_others_open_and_close(rows, tmp_path, policy):
+    path = forge(tmp_path / "t.men", rows, 16, predictor=SHUFFLE, element=4)
+    failures = []
+    with NativeRows(path, 60_000, policy) as native:
+
+        def read(seed):
+            rng = np.random.default_rng(seed)
+            try:
+                for _ in range(40):
+                    ids = rng.integers(0, rng.integers(1, 3000), rng.integers(1, 500))
+                    np.testing.assert_array_equal(native.gather(ids), rows[ids])
+                    if seed % 8 == 0:
+                        native.prefetch(ids)
+                        with NativeRows(path, 1 << 16, policy) as other:
+                            np.testing.assert_array_equal(other.gather(ids), rows[ids])
+                    if seed == 1:
+                        native.set_cache(int(rng.integers(0, 100_000)))
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures[0]
+
+
+def test_closing_while_others_gather_is_safe(table, rows):
+    for _ in range(10):
+        native, failures = NativeRows(table, 1 << 16), []
+
+        def read(native=native, failures=failures):
+            ids = np.arange(3000)
+            try:
+                while True:
+                    np.testing.assert_array_equal(native.gather(ids), rows)
+            except errors.ClosedError:
+                pass
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        native.close()
+        for thread in threads:
+            thread.join()
+        assert not failures, failures[0]
+
+
+def resident_pages(path):
+    """Return how many pages of a file are in the system's cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        view = np.frombuffer(mapped, np.uint8)
+        pages = np.zeros(-(-view.size // mmap.PAGESIZE), np.uint8)
+        size, out = ctypes.c_size_t(view.size), ctypes.c_void_p(pages.ctypes.data)
+        assert libc.mincore(ctypes.c_void_p(view.ctypes.data), size, out) == 0
+        del view
+    return int((pages & 1).sum())
+
+
+@pytest.mark.parametrize("codec", [RAW, ZLIB])
+def test_prefetch_brings_rows_into_the_systems_cache(tmp_path, codec):
+    noise = np.random.default_rng(1).integers(0, 255, (4000, 4096)).astype(np.uint8) & 15
+    path = forge(tmp_path / "t.men", noise, 16, codec, mapped=codec != RAW, checked=False)
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with NativeRows(path) as native:
+        before, deadline = resident_pages(path), time.monotonic() + 20
+        native.prefetch(np.arange(0, 4000, 40))
+        while (now := resident_pages(path)) < min(before + 90, path.stat().st_size // 4096):
+            assert time.monotonic() < deadline, f"{before} pages before, {now} after"
+            time.sleep(0.01)
+
+
+LONG = """
+    import os
+    import numpy as np
+    from ngram_store import NativeRows
+    from tests.tables import forge, sparse
+    path = os.environ["FOLDER"] + "/t.men"
+    {make}
+    rows = NativeRows(path, query_chunk_rows={chunk})
+    ids = np.zeros({n}, np.int64)
+    ids[:] = np.arange(len(ids)) % len(rows)
+    out = np.empty((len(ids), rows.row_bytes), np.uint8)
+    rows.gather_into(ids[:10], out[:10])
+    try:
+        print("ready", flush=True)
+        while True:
+            rows.gather_into(ids, out)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "chunk", "n"),
+    [
+        ("sparse(path, 1 << 20, 4096)", 65536, 200_000),
+        ("forge(path, np.zeros((64, 1 << 21), np.uint8), 8)", "None", 300),
+    ],
+)
+def test_ctrl_c_ends_a_long_gather(interrupted, tmp_path, monkeypatch, make, chunk, n):
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    out, err = interrupted(LONG.format(make=make, chunk=chunk, n=n), timeout=20)
+    assert out == "interrupted\n", err
+
+
+def test_a_sparse_table_of_64_gib_takes_the_memory_of_scratch_and_cache(tmp_path):
+    path = tmp_path / "t.men"
+    first = sparse(path, 1 << 27, 512)
+    marked = np.random.default_rng(3).integers(0, 1 << 27, 100)
+    with open(path, "r+b") as file:
+        for row in marked:
+            file.seek(first + int(row) * 512)
+            file.write(int(row).to_bytes(8, "little"))
+    run_python(
+        """
+        import sys, time
+        import numpy as np
+        from ngram_store import NativeRows
+        from tests.test_memory import STATUS
+        exec(__import__("textwrap").dedent(STATUS).split("folder =")[0])
+        NativeRows(sys.argv[1]).gather([0])  # the run-time's own memory
+        marked = np.random.default_rng(3).integers(0, 1 << 27, 100)
+        rng = np.random.default_rng(4)
+        out = np.zeros((4096, 512), np.uint8)
+        before, mapped = kib("RssAnon"), kib("RssFile")
+        start = time.monotonic()
+        rows = NativeRows(sys.argv[1], cache_bytes=1 << 30)
+        assert len(rows) == 1 << 27
+        assert rows.gather(marked, dtype="u8")[:, 0].tolist() == marked.tolist()
+        assert time.monotonic() - start < 20
+        for _ in range(30):
+            rows.gather_into(rng.integers(0, 1 << 27, 4096), out)
+            assert out.any() <= 1
+        rows.prefetch(marked)
+        grown = kib("RssAnon") - before
+        assert grown < 8 << 10, f"own memory grew by {grown} KiB"
+        """,
+        path,
+    )
