@@ -14,7 +14,7 @@ GO := $(BUILD) --exec go
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 10))'
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-go test-python lint race crash soak fuzz bench build wheel clean
+.PHONY: help run test test-go test-python lint race crash soak fuzz bench build native wheel clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -43,8 +43,9 @@ lint: $(VENV)/.lint ## gofmt, go mod tidy, go vet, staticcheck, ruff
 race: $(VENV)/.base ## Go tests under the race detector, never from the cache
 	$(GO) test -race -count=1 ./...
 
-crash: $(VENV)/.base ## Kill a writer 200 times in each of four works, and cut the power everywhere (minutes)
+crash: $(VENV)/.base ## Kill writers of stores and tables hundreds of times, and cut the power everywhere (minutes)
 	ZRECORD_CRASH=200 $(GO) test -count=1 -timeout 60m -v -run '^(TestKill|TestPowerCut)$$' ./gopkg/zrecord
+	ROWTABLE_CRASH=1000 $(GO) test -count=1 -timeout 60m -v -run '^TestPackKill$$' ./gopkg/rowtable
 
 soak: $(VENV)/.base ## Read while appending for a minute, under the race detector
 	ZRECORD_SOAK=60s $(GO) test -race -count=1 -v -run '^TestSoak$$' ./gopkg/zrecord
@@ -63,6 +64,9 @@ bench: $(VENV)/.bench build ## Go benchmarks, then side by side with peers (BENC
 
 build: $(VENV)/.base ## The extension in place; nothing to do when no Go file changed
 	$(BUILD) --inplace
+
+native: $(VENV)/.base ## Row tables for C and C++: the library, its header and an example into build/
+	$(BUILD) --native
 
 wheel: $(VENV)/.base ## sdist and wheel into dist/, the wheel for every glibc from 2.17 on
 	zig=$$($(BUILD) --print zig-requirement) && $(PIP) install --quiet build $$zig
@@ -89,7 +93,7 @@ $(VENV)/.base: pyproject.toml setup.py | $(PY)
 
 $(VENV)/.test: $(VENV)/.base
 	@echo "installing what the tests need: torch, jax and others, about 6 GB unless they are there"
-	$(PIP) install --quiet --no-build-isolation --editable ".[test]"
+	needs=$$($(BUILD) --print test-requirements) && $(PIP) install --quiet --no-build-isolation --editable ".[test]" $$needs
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.base

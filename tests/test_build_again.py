@@ -127,11 +127,11 @@ def test_two_builds_at_once_build_once(tree, tools, monkeypatch):
 def test_a_failed_step_shows_its_output_and_says_which_it_was(capfd):
     command = [sys.executable, "-c", "import sys; print('out'); sys.exit('err')"]
     with pytest.raises(BuildError, match=r"^pybindgen failed \(exit status 1\): its output is above\.$"):
-        extension._run("pybindgen", command, ".", dict(os.environ))
+        extension.run("pybindgen", command, ".", dict(os.environ))
     assert capfd.readouterr().err.split() == ["out", "err"]
 
 
 def test_a_failed_download_is_called_that():
     command = [sys.executable, "-c", "import sys; sys.exit('dial tcp: no route')"]
     with pytest.raises(BuildError, match="could not download Go modules: connect to the network or set GOPROXY"):
-        extension._run("go build", command, ".", dict(os.environ))
+        extension.run("go build", command, ".", dict(os.environ))

@@ -7,7 +7,7 @@ and everything but the module's init function stays hidden from other libraries 
 
 from __future__ import annotations
 
-__all__ = ["EXT_SUFFIX", "build", "copy_atomically", "lock", "scratch_dir"]
+__all__ = ["EXT_SUFFIX", "build", "copy_atomically", "digest", "lock", "run", "scratch_dir"]
 
 import contextlib
 import hashlib
@@ -35,6 +35,7 @@ _SOURCES = (
     "gopkg/**/*.s",
     "gopkg/**/*.[ch]",
 )
+_OTHERS = ("gopkg/capi",)
 
 
 def build(root: Path = ROOT, tools: toolchain.Toolchain | None = None) -> Path:
@@ -53,15 +54,15 @@ def build(root: Path = ROOT, tools: toolchain.Toolchain | None = None) -> Path:
     made = scratch / "out" / f"_{NAME}{EXT_SUFFIX}"
     stamp = scratch / "stamp.json"
     with lock(root / "build" / "_gen" / ".lock"):
-        digest = _digest(root, tools)
-        if _read_stamp(stamp, made) != digest:
+        inputs = digest(root, _SOURCES, [*tools.identity(), sys.version, _ABI, sysconfig.get_path("include")], _OTHERS)
+        if _read_stamp(stamp, made) != inputs:
             stamp.unlink(missing_ok=True)
             _run_steps(root, scratch, made, tools)
-            stamp.write_text(json.dumps({"inputs": digest, "output": _mark(made)}))
+            stamp.write_text(json.dumps({"inputs": inputs, "output": _mark(made)}))
     return made
 
 
-def copy_atomically(source: Path, target: Path) -> None:
+def copy_atomically(source: Path, target: Path, mode: int = 0o755) -> None:
     """Put a copy of `source` at `target` unless an equal file is there.
 
     The file is replaced, not written to: a running Python may have the old one mapped.
@@ -73,7 +74,7 @@ def copy_atomically(source: Path, target: Path) -> None:
         temporary = Path(f.name)
     try:
         shutil.copyfile(source, temporary)
-        temporary.chmod(0o755)
+        temporary.chmod(mode)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -97,14 +98,15 @@ def lock(path: Path):
         yield
 
 
-def _digest(root: Path, tools: toolchain.Toolchain) -> str:
-    """Return a hash over everything that the extension is made from."""
+def digest(root: Path, patterns: tuple[str, ...], facts: list, others: tuple[str, ...] = ()) -> str:
+    """Return a hash over facts and the files of patterns, but for tests and what lies in the folders `others`."""
     total = hashlib.sha256()
-    facts = [*tools.identity(), sys.version, _ABI, sysconfig.get_path("include")]
     total.update(json.dumps(facts).encode())
-    for pattern in _SOURCES:
+    for pattern in patterns:
         for path in sorted(root.glob(pattern)):
             if path.name.endswith("_test.go") or "testdata" in path.parts:
+                continue
+            if any(path.is_relative_to(root / other) for other in others):
                 continue
             total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
             total.update(path.read_bytes())
@@ -125,7 +127,7 @@ def _read_stamp(stamp: Path, made: Path) -> str | None:
         return None
 
 
-def _run(step: str, command: list[str], cwd: Path, env: dict[str, str]) -> str:
+def run(step: str, command: list[str], cwd: Path, env: dict[str, str]) -> str:
     """Run one step; its output is shown only when it fails."""
     done = subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True)
     if done.returncode != 0:
@@ -147,13 +149,13 @@ def _run_steps(root: Path, scratch: Path, made: Path, tools: toolchain.Toolchain
     ):
         target = str(commands / name)
         # CGO_ENABLED=0: these run on this machine only, and then no C compiler takes part.
-        _run(f"building {name}", [go, "build", "-o", target, package], root, {**env, "CGO_ENABLED": "0"})
+        run(f"building {name}", [go, "build", "-o", target, package], root, {**env, "CGO_ENABLED": "0"})
     env["PATH"] = os.pathsep.join([str(commands), env["PATH"]])
 
     source = scratch / "go"
     shutil.rmtree(source, ignore_errors=True)
     source.mkdir()
-    _run(
+    run(
         "gopy",
         ["gopy", "gen", f"-vm={sys.executable}", f"-name={NAME}", f"-output={source}", "-no-make", "-no-warn",
          "loaderx/pybind"],
@@ -163,12 +165,12 @@ def _run_steps(root: Path, scratch: Path, made: Path, tools: toolchain.Toolchain
     if not (source / f"{NAME}.go").exists():
         raise BuildError("gopy generated nothing: run `go vet ./pybind` to see what it cannot translate.")
     _rewrite(source, scratch)
-    _run("goimports", ["goimports", "-w", f"{NAME}.go"], source, env)
-    _run("pybindgen", [sys.executable, "build.py"], source, env)
+    run("goimports", ["goimports", "-w", f"{NAME}.go"], source, env)
+    run("pybindgen", [sys.executable, "build.py"], source, env)
 
     made.parent.mkdir(exist_ok=True)
     ldflags = f"-s -w {_hiding_flags(scratch)}"
-    _run(
+    run(
         "go build",
         [go, "build", "-buildmode=c-shared", "-trimpath", f"-ldflags={ldflags}", "-o", str(made),
          f"./{source.relative_to(root)}"],
@@ -176,8 +178,8 @@ def _run_steps(root: Path, scratch: Path, made: Path, tools: toolchain.Toolchain
         env,
     )  # fmt: skip
     made.with_suffix(".h").unlink(missing_ok=True)
-    listing = _run("go list", [go, "list", "-deps", "-json", f"./{source.relative_to(root)}"], root, env)
-    goroot = Path(_run("go env", [go, "env", "GOROOT"], root, env).strip())
+    listing = run("go list", [go, "list", "-deps", "-json", f"./{source.relative_to(root)}"], root, env)
+    goroot = Path(run("go env", [go, "env", "GOROOT"], root, env).strip())
     made.with_name(notices.FILE_NAME).write_text(notices.collect(notices.parse(listing), goroot), encoding="utf-8")
 
 

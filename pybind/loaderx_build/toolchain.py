@@ -6,7 +6,7 @@ which the PEP 517 frontend installs into its isolated environment before it call
 
 from __future__ import annotations
 
-__all__ = ["GO_MINIMUM", "PINS", "Toolchain", "find", "find_cc", "find_go", "requirements", "zig_command"]
+__all__ = ["GO_MINIMUM", "PINS", "Toolchain", "find", "find_cc", "find_cxx", "find_go", "requirements", "zig_command"]
 
 import importlib.util
 import os
@@ -224,6 +224,28 @@ def find_cc() -> tuple[str, str] | None:
         return None
     version = _cc_version(zig)
     return (zig, version) if version is not None else None
+
+
+def find_cxx() -> str | None:
+    """Return the command of a C++ compiler, or None.
+
+    ``$CXX`` decides when it is set; then the one that belongs to the C compiler, g++, clang++ or c++ on PATH; then
+    PyPI's ``ziglang``.
+    """
+    chosen = os.environ.get("CXX", "").strip()
+    if chosen:
+        return chosen
+    found = find_cc()
+    names = ["g++", "clang++", "c++"]
+    if found and Path(shlex.split(found[0])[0]).name == "clang":
+        names = ["clang++", "g++", "c++"]
+    for path in filter(None, map(shutil.which, names)):
+        if _cc_version(shlex.quote(path)) is not None:
+            return shlex.quote(path)
+    try:
+        return zig_command().replace(" cc -target ", " c++ -target ")
+    except BuildError:
+        return None
 
 
 def _cc_version(command: str) -> str | None:

@@ -1,0 +1,242 @@
+"""The C ABI of row tables, used by C and C++ programs: tests/native has them."""
+
+import ctypes
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loaderx import __version__, _engine
+from loaderx_build import native, toolchain
+from ngram_store import pack_native
+from tests.native_tables import Queries, mutations
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ("arguments", "queries", "life", "faults", "loading", "hostile")
+STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
+MODES = ("c", "c++", "asan")
+ASAN = "-fsanitize=address"
+
+
+def run(command, timeout=120, **env):
+    """Run a program and return what it printed; fail if it does not end well."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout, env=env or None)
+    assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def built():
+    """The library, its header and the example, as `make native` builds them."""
+    return native.build()
+
+
+@pytest.fixture(scope="session")
+def tools():
+    return toolchain.find()
+
+
+@pytest.fixture(scope="session")
+def compilers(tools):
+    """For each mode the command of a compiler and its language."""
+    cxx = toolchain.find_cxx()
+    assert cxx, "a C++ compiler is missing: install g++ or clang++, or pip install ziglang"
+    c = [*shlex.split(tools.cc), "-std=c99", *STRICT]
+    return {"c": c, "c++": [*shlex.split(cxx), "-x", "c++", "-std=c++17", *STRICT], "asan": [*c, "-g", ASAN]}
+
+
+@pytest.fixture(scope="session")
+def asan(tools, tmp_path_factory):
+    """Whether the compiler has AddressSanitizer: PyPI's zig has not."""
+    folder = tmp_path_factory.mktemp("asan")
+    (folder / "empty.c").write_text("int main(void) { return 0; }\n")
+    command = [*shlex.split(tools.cc), ASAN, folder / "empty.c", "-o", folder / "empty"]
+    found = subprocess.run(command, capture_output=True).returncode == 0
+    return found and subprocess.run([folder / "empty"], capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="session")
+def programs(built, compilers, asan, tmp_path_factory):
+    """The paths of the test programs, by mode and name. Two are compiled at once."""
+    modes = [mode for mode in MODES if mode != "asan" or asan]
+    library = dict.fromkeys(modes, built.library)
+    if asan:
+        library["asan"] = native.build(sanitize=True).library
+    folder = tmp_path_factory.mktemp("programs")
+
+    def build(mode, name):
+        target = folder / f"{name}-{mode.replace('+', 'p')}"
+        source = ROOT / "tests" / "native" / f"{name}.c"
+        flags = [f"-I{built.header.parent}", "-x", "none"] if mode == "c++" else [f"-I{built.header.parent}"]
+        where = library[mode].parent
+        link = [] if name == "loading" else [f"-L{where}", "-lmeft_rows", f"-Wl,-rpath,{where}"]
+        before, after = compilers[mode], ["-lpthread", "-ldl", "-o", target]
+        run([*before, flags[0], source, *flags[1:], *link, *after])
+        return (mode, name), target
+
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(build, mode, name) for mode in modes for name in PROGRAMS]
+        return dict(job.result() for job in jobs)
+
+
+@pytest.fixture(params=MODES)
+def program(request, programs, tmp_path):
+    """Run one of the test programs in one of the modes."""
+    if (request.param, PROGRAMS[0]) not in programs:
+        pytest.skip("this compiler has no AddressSanitizer; the same programs run without it")
+
+    # What the library's Go part refers to (it keeps decoders) looks lost: the sanitizer does not know Go's heap. And
+    # it would keep what is freed, which looks as if memory grew.
+    known = tmp_path / "known"
+    known.write_text(f"leak:{native.LIBRARY}\n")
+    env = {
+        **os.environ,
+        "ASAN_OPTIONS": "detect_leaks=1:quarantine_size_mb=1:thread_local_quarantine_size_kb=16",
+        "LSAN_OPTIONS": f"suppressions={known}:print_suppressions=0",
+    }
+
+    def start(name, *args, timeout=120):
+        return run([programs[request.param, name], *args], timeout, **env)
+
+    return start
+
+
+@pytest.fixture
+def small(tmp_path, rng):
+    """A table of 100 rows of 4 floats, and a file of its rows."""
+    rows = rng.integers(-9, 9, (100, 4)).astype(np.float32)
+    rows.tofile(tmp_path / "rows")
+    pack_native(rows, tmp_path / "small.men", block_rows=8)
+    return tmp_path / "small.men", tmp_path / "rows"
+
+
+# --- the build -------------------------------------------------------------------------------
+
+
+def test_the_library_exports_what_the_header_declares(built):
+    declared = native.exports(built.header)
+    assert len(declared) == len(set(declared)) == 12
+    # Loaded by a process of its own: this one has a Go runtime already.
+    code = "import ctypes, sys; lib = ctypes.CDLL(sys.argv[1]); [getattr(lib, name) for name in sys.argv[2:]]"
+    run([sys.executable, "-c", code, built.library, *declared])
+    if shutil.which("nm") and sys.platform == "linux":
+        listing = run(["nm", "-D", "--defined-only", built.library])
+        assert sorted(line.split()[-1] for line in listing.splitlines()) == sorted(declared)
+
+
+@pytest.mark.parametrize(
+    "language", ["c -std=c99", "c -std=c11", "c -std=gnu17", "c++ -std=c++11", "c++ -std=c++17", "c++ -std=c++20"]
+)
+def test_the_header_compiles_alone(built, compilers, language, tmp_path):
+    kind, standard = language.split()
+    source = tmp_path / "alone.c"
+    source.write_text('#include "meft_rows.h"\n#include "meft_rows.h"\n')
+    compiler = compilers[kind][0:1] if kind == "c" and "zig" not in compilers["c"][0] else compilers[kind]
+    command = [part for part in compiler if not part.startswith("-std=") and part not in ("-x", "c++")]
+    if "zig" in command[0] and kind == "c++":
+        command.insert(1, "c++")
+    run([*command, *STRICT, "-x", kind, standard, f"-I{built.header.parent}", "-c", source, "-o", tmp_path / "alone.o"])
+
+
+def test_the_headers_codes_and_version_are_the_engines(built):
+    text = built.header.read_text()
+    assert f'#define MEFT_ROWS_VERSION "{__version__}"' in text
+    codes = {name.lower(): int(code) for name, code in re.findall(r"MEFT_ROWS_(\w+) = (-\d+)", text)}
+    known = {row["name"]: row["code"] for row in json.loads(_engine.text(_engine.lib.ErrorList))}
+    assert len(codes) == 14 and codes.items() <= known.items()
+
+
+# --- the example -----------------------------------------------------------------------------
+
+
+def test_the_example_prints_rows(built, small):
+    table, _ = small
+    rows = np.fromfile(small[1], np.float32).reshape(-1, 4)
+    lines = run([built.example, table, 0, 42, 0]).splitlines()
+    assert lines == [rows[i].tobytes().hex() for i in (0, 42, 0)]
+    lines = run([built.example, "-f", table, 42]).splitlines()
+    assert lines == [" ".join(f"{v:.9g}" for v in rows[42])]
+    assert run([built.example, table]) == ""
+
+
+@pytest.mark.parametrize(
+    "args, code, text",
+    [
+        (["{}", "100"], 1, "id 100 at position 0"),
+        (["{}", "x"], 2, "x is no row number"),
+        (["{}", "9" * 30], 2, "no row number"),
+        (["/there/is/nothing", "1"], 1, "no such file"),
+        (["-z", "{}"], 2, "usage"),
+        ([], 2, "usage"),
+    ],
+)
+def test_the_example_says_what_is_wrong(built, small, args, code, text):
+    command = [built.example, *(arg.format(small[0]) for arg in args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and text in done.stderr and done.stdout == ""
+
+
+# --- the functions ---------------------------------------------------------------------------
+
+
+def test_wrong_arguments_are_errors(program, small):
+    program("arguments", *small)
+
+
+def test_rows_and_bags_are_numpys(program, tmp_path, rng):
+    queries = Queries(tmp_path, rng)
+    for _ in range(25):
+        queries.table()
+    assert int(program("queries", queries.write())) == queries.count
+
+
+def test_threads_storms_and_forks(program, small):
+    program("life", *small)
+
+
+@pytest.mark.parametrize("host", ["none", "simple", "info", "ignore", "blocked"])
+@pytest.mark.parametrize("codec", ["raw", "zlib"])
+def test_a_shortened_table_is_an_error_whatever_the_host_does_with_signals(program, tmp_path, host, codec):
+    rows = np.arange(20_000 * 16, dtype=np.float32).reshape(-1, 16)
+    if codec == "raw":
+        rows = np.random.default_rng(1).standard_normal(rows.shape, np.float32)
+    pack_native(rows, tmp_path / "t.men", codec="zlib")
+    program("faults", host, tmp_path / "t.men")
+
+
+def test_a_program_may_load_the_library_by_name(program, request, tmp_path, built):
+    if request.node.callspec.params["program"] == "asan":
+        built = native.build(sanitize=True)
+    rows = np.random.default_rng(1).standard_normal((5000, 16), np.float32)
+    rows.tofile(tmp_path / "rows")
+    pack_native(rows, tmp_path / "t.men")
+    program("loading", built.library, tmp_path / "t.men", tmp_path / "rows")
+
+
+def test_damaged_files_give_errors_or_rows(program, tmp_path, rng):
+    files = mutations(tmp_path, rng, 60)
+    counts = Counter()
+    for line in program("hostile", *files).splitlines():
+        code, n = map(int, line.split())
+        counts[code] = n
+    assert sum(counts.values()) == len(files)
+    assert counts[-7] + counts[-8] > len(files) / 4, counts
+
+
+def test_structures_have_no_holes(built):
+    """What the library reads as a field has no bytes between that a host leaves undefined."""
+    sizes = {"q": ctypes.c_int64, "i": ctypes.c_int32}
+    text = re.sub(r"/\*.*?\*/", "", built.header.read_text(), flags=re.DOTALL)
+    for body in re.findall(r"typedef struct \w+ \{(.*?)\}", text, flags=re.DOTALL):
+        fields = ["i" if kind == "int32_t" else "q" for kind in re.findall(r"\b(u?int\d+_t) \w+;", body)]
+        struct = type("S", (ctypes.Structure,), {"_fields_": [(f"f{i}", sizes[k]) for i, k in enumerate(fields)]})
+        assert ctypes.sizeof(struct) == sum(ctypes.sizeof(sizes[k]) for k in fields)
