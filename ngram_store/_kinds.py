@@ -43,6 +43,8 @@ class Kind:
         Of results; None for bfloat16 where NumPy has none.
     row_bytes : int
         Of a row of results.
+    half : bool
+        Whether numbers have two bytes.
     """
 
     def __init__(self, dtype, dim, row_bytes, result=None):
@@ -62,6 +64,7 @@ class Kind:
             self.dtype = None
         self.item_bytes = 2 if self.dtype is None else self.dtype.itemsize
         self.row_bytes = self.item_bytes * dim
+        self.half = name in ("fp16", "bf16")
 
     def empty(self, rows, bits):
         """Return an array for results."""
@@ -85,24 +88,25 @@ class Kind:
             raise ArgumentError(f"out must have the shape {(*rows, self.dim)}, not {tuple(out.shape)}")
 
     def weights(self, given, shape):
-        """Return weights as the engine takes them, float32 or float64 for rows of that, and their address."""
-        target = np.dtype(np.float64 if self.name == "fp64" else np.float32)
-        if type(given) is np.ndarray and given.dtype is target:
-            array = given
-        elif is_tensor(given):
+        """Return what keeps weights alive, and their address; they are of the results' dtype."""
+        if is_tensor(given):
             self._check_weights(str(given.dtype).removeprefix("torch."))
-            array = given.detach()
-            array = (array if self.name == "fp64" else array.float()).numpy()
-        elif isinstance(given, (list, tuple)):
-            array = np.asarray(given, self.dtype or np.float32)
+            if not given.is_cpu or str(given.layout) != "torch.strided":
+                raise DtypeError(f"weights must be dense and on the CPU, not {given.layout} on {given.device}")
+            owner = given.detach().contiguous()
+            where = owner.data_ptr()
         else:
-            array = np.asarray(given)
-            self._check_weights(array.dtype.name)
-        if array.shape != shape:
-            raise ArgumentError(f"weights have the shape {array.shape}, and ids {tuple(shape)}")
-        if array.dtype is not target or not array.flags.carray:
-            array = np.require(array, target, ("C", "A"))
-        return array, address(array) if array.size else 0
+            if isinstance(given, (list, tuple)):
+                array = np.asarray(given, from_name(self.result))
+            else:
+                array = np.asarray(given)
+                if array.dtype is not self.dtype:
+                    self._check_weights(array.dtype.name)
+            owner = array if array.flags.carray else np.require(array, array.dtype.newbyteorder("="), ("C", "A"))
+            where = address(owner)
+        if owner.shape != shape:
+            raise ArgumentError(f"weights have the shape {tuple(owner.shape)}, and ids {tuple(shape)}")
+        return owner, where if 0 not in shape else 0
 
     def _check_weights(self, name):
         if name != self.result:

@@ -18,7 +18,7 @@ _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
 
 # Flags of the engine's spec.
-_UNSIGNED, _INCLUDE_LAST, _PADDING = 1 << 24, 2 << 24, 4 << 24
+_UNSIGNED, _INCLUDE_LAST, _PADDING, _HALF_WEIGHTS = 1 << 24, 2 << 24, 4 << 24, 8 << 24
 
 
 class NumberRows:
@@ -141,6 +141,8 @@ class NumberRows:
             if mode != "sum":
                 raise ArgumentError(f"weights go with mode 'sum' only, not with {mode!r}")
             weights, factors = kind.weights(weights, shape)
+            if kind.half:
+                spec |= _HALF_WEIGHTS
         if padding_idx is not None:
             padding = _padding(padding_idx, self._described()["rows"])
             spec |= _PADDING

@@ -2,6 +2,7 @@ package pybind
 
 import (
 	"context"
+	"sync"
 
 	"loaderx/gopkg/bag"
 	"loaderx/gopkg/handle"
@@ -17,11 +18,13 @@ const (
 	specUnsigned    = 1 // ids are uint64
 	specIncludeLast = 2 // the last offset is the number of ids
 	specPadding     = 4 // there is a padding index
+	specHalfWeights = 8 // weights are float16 or bfloat16, as the rows are
 )
 
 // RowsBag reduces bags of rows: the ids of each begin at one of the offsets. dst
 // takes a row for each bag. weights is 0 for none, else the address of n
-// float32, or float64 for rows of these. It works for a limited time and
+// float32, or of what the rows consist of: float64, or with specHalfWeights
+// float16 or bfloat16. It works for a limited time and
 // returns where to go on: call it again until that is n+1. It returns n+2, having
 // done nothing, for bags that RowsBagAll should reduce.
 func RowsBag(id int64, ids uint64, n int64, offsets uint64, nOffsets, start int64, dst uint64, dstLen int64, weights uint64, spec, padding int64) (status int64) {
@@ -32,8 +35,15 @@ func RowsBag(id int64, ids uint64, n int64, offsets uint64, nOffsets, start int6
 		return fail(err)
 	}
 	defer ref.Release()
+	room := weightRooms.Get().(*[]float32)
+	defer func() {
+		if cap(*room) > keptWeights {
+			*room = nil
+		}
+		weightRooms.Put(room)
+	}()
 	var request rowtable.BagRequest
-	if err := bagArgs(&request, ids, n, offsets, nOffsets, dst, dstLen, weights, spec, padding); err != nil {
+	if err := bagArgs(&request, ids, n, offsets, nOffsets, dst, dstLen, weights, spec, padding, room); err != nil {
 		return fail(err)
 	}
 	next, err := rows.EmbeddingBagPart(&request, int(start), callBudget)
@@ -49,7 +59,7 @@ func RowsBagAll(job, id int64, ids uint64, n int64, offsets uint64, nOffsets int
 	enter()
 	defer guard(&status)
 	request := new(rowtable.BagRequest)
-	if err := bagArgs(request, ids, n, offsets, nOffsets, dst, dstLen, weights, spec, padding); err != nil {
+	if err := bagArgs(request, ids, n, offsets, nOffsets, dst, dstLen, weights, spec, padding, new([]float32)); err != nil {
 		return fail(err)
 	}
 	return onTable(job, id, func(ctx context.Context, rows *rowtable.Table) (int64, error) {
@@ -57,7 +67,14 @@ func RowsBagAll(job, id int64, ids uint64, n int64, offsets uint64, nOffsets int
 	})
 }
 
-func bagArgs(r *rowtable.BagRequest, ids uint64, n int64, offsets uint64, nOffsets int64, dst uint64, dstLen int64, weights uint64, spec, padding int64) (err error) {
+// weightRooms keeps memory for weights that have to be widened.
+var weightRooms = sync.Pool{New: func() any { return new([]float32) }}
+
+// keptWeights is the most weights that memory is kept for.
+const keptWeights = 1 << 20
+
+// bagArgs reads the arguments of a request; room is for widened weights.
+func bagArgs(r *rowtable.BagRequest, ids uint64, n int64, offsets uint64, nOffsets int64, dst uint64, dstLen int64, weights uint64, spec, padding int64, room *[]float32) (err error) {
 	flags := spec >> 24
 	r.Kind, r.Dim = quant.Kind(spec), int(spec>>32)
 	r.Mode, r.Accumulate = bag.Mode(spec>>8), bag.Accumulate(spec>>16)
@@ -72,9 +89,19 @@ func bagArgs(r *rowtable.BagRequest, ids uint64, n int64, offsets uint64, nOffse
 	if r.Out, err = mem.Slice[byte](dst, dstLen); err != nil || weights == 0 {
 		return err
 	}
-	if r.Kind == quant.Float64 {
+	switch {
+	case r.Kind == quant.Float64:
 		r.Weights64, err = mem.Slice[float64](weights, n)
-	} else {
+	case flags&specHalfWeights != 0:
+		var halves []byte
+		if halves, err = mem.Slice[byte](weights, 2*n); err == nil && n > 0 {
+			if cap(*room) < int(n) {
+				*room = make([]float32, n)
+			}
+			r.Weights = (*room)[:n]
+			err = r.Kind.DecodeRows(r.Weights, halves, 1)
+		}
+	default:
 		r.Weights, err = mem.Slice[float32](weights, n)
 	}
 	return err

@@ -147,6 +147,26 @@ def test_deleting_and_compacting_leaves_nothing_behind(tmp_path):
     )
 
 
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_bags_leave_nothing_behind(tmp_path, codec):
+    measure(
+        f"""
+        from ngram_store import NativeRows, pack_native
+        pack_native(np.ones((300, 8), np.float16), path, codec="{codec}")
+        rows = NativeRows(path, cache_bytes=1 << 20, cache_policy="rows")
+        ids, offsets, weights = np.arange(300), np.arange(0, 300, 3), np.ones(300, np.float16)
+        out = np.empty((100, 8), np.float16)
+        def work():
+            rows.embedding_bag(ids, offsets, weights=weights, padding_idx=5, out=out, dtype="fp16")
+            rows.embedding_bag(ids[:2], [0, 1], "max", dtype="fp16")
+            rows.gather_floats(ids[:9], "fp16")
+            raises(errors.RecordIndexError, lambda: rows.embedding_bag([[300]], dtype="fp16"))
+        assert_no_growth(work, 3000, 30_000, kib=3072)
+        """,
+        tmp_path / "t.men",
+    )
+
+
 @pytest.mark.parametrize("round_", range(5))
 def test_exit_while_daemon_threads_are_in_the_engine(store, round_):
     run_python(

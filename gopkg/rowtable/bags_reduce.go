@@ -12,9 +12,9 @@ import (
 const (
 	// Goroutines claim the bags that begin within so many lookups.
 	leastClaimed = 256
-	mostClaimed  = 1024
+	mostClaimed  = 2048
 	// A kernel gets up to so many lookups at once, and bags.
-	togetherLookups = 2048
+	togetherLookups = 4096
 	// Between so many lookups of decoded rows it is looked whether to stop.
 	addedLookups = 1 << 18
 	// A goroutine checks so many ids at once.
