@@ -4,7 +4,6 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Mapping
 
 from . import _engine, _state
 from ._checks import integer as _integer
@@ -13,13 +12,11 @@ from ._output import Output
 from ._plan import Plan
 from ._ring import Ring
 from ._sources import Direct, EngineSource, PythonSource, engine_takes
-from .collate import Flat, Pad
+from ._streams import INDICES, checked
 from .errors import ArgumentError, ClosedError
 from .sampler import LAST_STEP, Mode
 
 __all__ = ["DataLoader"]
-
-_INDICES = "indices"
 
 #: Batches that the consumer has in hand: the last one and the one that takes its place.
 _HELD = 2
@@ -65,6 +62,9 @@ class DataLoader:
         Page-locked memory for copies to a GPU; with ``output="torch"``.
     indices : bool
         Add ``batch["indices"]``, int64: the numbers of the records.
+    records : int, optional
+        Use only the first so many of each stream; by default all that there are now. Records that
+        are appended later are another run's: it may go on with these by this argument.
 
     Attributes
     ----------
@@ -138,8 +138,9 @@ class DataLoader:
         output="numpy",
         pin_memory=False,
         indices=False,
+        records=None,
     ):
-        self.streams, records = _checked(streams, indices)
+        self.streams, records = checked(streams, indices, records)
         self.num_workers = _integer("num_workers", num_workers, 0, 1024)
         self.prefetch_size = _integer("prefetch_size", prefetch_size, 1, 1 << 16)
         if transform is not None and not callable(transform):
@@ -152,7 +153,7 @@ class DataLoader:
         self.rank = _integer("rank", rank, 0, self.world_size - 1, f" for world_size {self.world_size}")
         step = _integer("step", step, 0, LAST_STEP)
         self._output = output, bool(pin_memory)
-        self._indices = _INDICES if indices else None
+        self._indices = INDICES if indices else None
         plan = Plan(records, self.batch_size, self.mode, self.seed, self.rank, self.world_size)
         _possible(plan)
         self._shown = Output(*self._output)
@@ -232,6 +233,11 @@ class DataLoader:
     def __len__(self):
         raise TypeError("the loader is endless and has no length; take the batches you need, with itertools.islice")
 
+    @property
+    def records(self):
+        """How many records of each stream are used: those it had when the loader was made, or as given."""
+        return self._plan.records
+
     # ---- position -------------------------------------------------------------------------
 
     @property
@@ -278,14 +284,16 @@ class DataLoader:
         ------
         ArgumentError
             The state is of another run, or none; the message says what is wrong. The loader
-            stays where it is.
+            stays where it is. The run on a store that has grown since goes on in a loader with
+            ``records=`` the number that it used.
         """
         plan, step = _state.check(state, self._plan, self._fingerprints())
         self._move("load_state_dict", plan, step)
 
     def _fingerprints(self):
         if self._prints is None:
-            self._prints = {name: _state.fingerprint(stream) for name, stream in self._sources.items()}
+            records = self._plan.records
+            self._prints = {name: _state.fingerprint(stream, records) for name, stream in self._sources.items()}
         return self._prints
 
     def _move(self, name, plan, step):
@@ -405,29 +413,3 @@ def _possible(plan):
         raise ArgumentError(f"world_size {world} times batch_size {plan.batch_size} is more than 2**63 - 1")
     if plan.mode == Mode.CYCLIC and records < world:
         raise ArgumentError(f"{records} records can't be shared by world_size {world}: some ranks would have none")
-
-
-def _checked(streams, indices):
-    """Return the streams as a dict, and their length."""
-    if not isinstance(streams, Mapping):
-        raise ArgumentError(f"streams must be a mapping of names to datasets, got {type(streams).__name__}")
-    streams = dict(streams)
-    if not streams:
-        raise ArgumentError("streams is empty; name at least one dataset, as in {'image': dataset}")
-    lengths = {}
-    names = [_INDICES] if indices else []
-    for name, stream in streams.items():
-        missing = [m for m in ("__len__", "__getitems__") if not hasattr(stream, m)]
-        if missing:
-            raise ArgumentError(f"stream {name!r} ({type(stream).__name__}) has no {' and no '.join(missing)}")
-        lengths[name] = len(stream)
-        names += [name, f"{name}{stream.suffix}"] if isinstance(stream, (Pad, Flat)) else [name]
-    twice = sorted({name for name in names if names.count(name) > 1}, key=str)
-    if twice:
-        raise ArgumentError(f"a batch would have two arrays called {twice}; rename a stream")
-    empty = [name for name, n in lengths.items() if n == 0]
-    if empty:
-        raise ArgumentError(f"streams without records: {empty}")
-    if len(set(lengths.values())) > 1:
-        raise ArgumentError(f"streams must have the same number of records, got {lengths}")
-    return streams, lengths[name]

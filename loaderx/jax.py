@@ -217,7 +217,7 @@ class DeviceLoader(DeviceIterator):
     rank, world_size : int, optional
         By default ``jax.process_index()`` and ``jax.process_count()``.
     **options
-        The other arguments of `DataLoader`; ``batch_size`` is that of this process.
+        The other arguments of `DataLoader`, such as ``records``; ``batch_size`` is that of this process.
 
     Attributes
     ----------

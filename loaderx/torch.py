@@ -50,6 +50,8 @@ class IterableLoader(IterableDataset):
         torch's loader does it.
     indices : bool
         Add ``batch["indices"]``.
+    records : int, optional
+        Use only the first so many of each stream; by default all that there are now.
 
     Attributes
     ----------
@@ -107,6 +109,7 @@ class IterableLoader(IterableDataset):
         step=0,
         pin_memory=False,
         indices=False,
+        records=None,
     ):
         if (rank is None) != (world_size is None):
             raise ArgumentError("rank and world_size go together: give both, or neither")
@@ -123,12 +126,14 @@ class IterableLoader(IterableDataset):
             "rank": rank,
             "world_size": world_size,
             "indices": indices,
+            "records": records,
         }
         _integer("num_workers", num_workers, 0, 1024)
         # Checks the rest, and without workers reads nothing yet.
         with DataLoader(streams, **{**self._options, "num_workers": 0}, step=step, output="torch") as loader:
             self.streams, self._plan, self._step = loader.streams, loader._plan, loader.step
-        self._options["pin_memory"] = pin_memory
+        # A store may grow before the loader is iterated over, and the other one later.
+        self._options.update(pin_memory=pin_memory, records=self._plan.records)
         self._closed = False
         self._prepare()
 
@@ -259,7 +264,8 @@ class IterableLoader(IterableDataset):
     def _fingerprints(self):
         if self._prints is None:
             sources = Output("torch", False).sources(self.streams)
-            self._prints = {name: _state.fingerprint(stream) for name, stream in sources.items()}
+            records = self._plan.records
+            self._prints = {name: _state.fingerprint(stream, records) for name, stream in sources.items()}
         return self._prints
 
     # ---- the end --------------------------------------------------------------------------
