@@ -11,7 +11,7 @@ import weakref
 
 from .errors import ClosedError, ZrecordError
 
-__all__ = ["Feed", "ended", "enlist", "failed", "not_within"]
+__all__ = ["Feed", "ended", "enlist", "failed", "not_within", "stale"]
 
 #: How long `join` waits for a worker that is inside a transform or a slow read.
 _PATIENCE_SECONDS = 2.0
@@ -124,8 +124,10 @@ class Feed:
     def take(self):
         """Return the next step's batch, or stop the feed and raise what the step raised.
 
-        Past the last step it raises `StopIteration`.
+        Past the last step it raises `StopIteration`, and in a forked child `ClosedError`.
         """
+        if self.pid != os.getpid():
+            raise stale()
         if self.within():
             raise not_within("next")
         if not self._started:
@@ -334,6 +336,11 @@ def ended(why):
         # The end of a daemon thread, which nobody waits for, is no error at the interpreter's exit.
         return SystemExit(why)
     return ClosedError(why)
+
+
+def stale():
+    """Return the exception for a call of a front whose threads are those of the parent process."""
+    return ClosedError("this part of the loader was made by the parent process, and ended with the fork")
 
 
 def not_within(name):

@@ -163,6 +163,8 @@ class Ring:
         a slot may be lost on the way.
         """
         slots, library, this = self._slots, self._library, self._id
+        if self._pid != os.getpid():
+            raise ClosedError("the loader's engine is that of the parent process")
         if not this:
             raise ClosedError("the loader is closed")
         with self._lock:

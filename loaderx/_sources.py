@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from ._feed import ended, enlist, failed, not_within
+from ._feed import ended, enlist, failed, not_within, stale
 from ._ring import Stream
 from .collate import Flat, Pad
 from .errors import ArgumentError, OutOfMemoryError, ZrecordError
@@ -157,6 +157,8 @@ class Direct:
     def take(self):
         """Return the next step's batch, or close and raise what the step raised."""
         turn, source = self._turn, self._source
+        if self.pid != os.getpid():
+            raise stale()
         if turn._is_owned():
             raise not_within("next")
         given = 0  # the step after the one that is delivered, once it is

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import threading
 import weakref
 
@@ -20,6 +21,13 @@ __all__ = ["DataLoader"]
 
 #: Batches that the consumer has in hand: the last one and the one that takes its place.
 _HELD = 2
+
+
+def _drop(fronts):
+    """End fronts without waiting for a running transform."""
+    for front in list(fronts):
+        front.stop()
+        front.release()
 
 
 class DataLoader:
@@ -324,16 +332,20 @@ class DataLoader:
         dict
             As from `next`, with up to `batch_size` records.
         """
+        if any(front.within() for front in list(self._fronts)):
+            raise not_within("epoch")
         if self.closed:
             raise ClosedError(self._front.why)
         return self._pass()
 
-    def _pass(self):
-        front = self._prepared(self._plan.pass_(), 0)
-        front.once = True
-        self._fronts.append(front)
+    def _pass(self, ending=sys.is_finalizing):
+        front = self._passing(0)
         try:
             while True:
+                if front.pid != os.getpid():  # the threads of the parent do not exist here
+                    if front.closed:
+                        raise ClosedError(front.why)
+                    front = self._passing(front.delivered)
                 try:
                     batch = front.take()
                 except StopIteration:
@@ -341,9 +353,17 @@ class DataLoader:
                 yield batch
                 del batch  # or its memory could not be used for the next
         finally:
-            _drop([front])
-            with contextlib.suppress(ValueError):  # in a forked child, or the loader was closed
-                self._fronts.remove(front)
+            if not ending():  # then modules may be gone, and all fronts have been stopped
+                _drop([front])
+                with contextlib.suppress(ValueError):  # the loader went to another step meanwhile
+                    self._fronts.remove(front)
+
+    def _passing(self, step):
+        """Return a new front that makes one pass."""
+        front = self._prepared(self._plan.pass_(), step)
+        front.once = True
+        self._fronts.append(front)
+        return front
 
     # ---- the end --------------------------------------------------------------------------
 
@@ -365,9 +385,11 @@ class DataLoader:
         for front in fronts:
             front.join()
 
-    def __del__(self):
+    def __del__(self, drop=_drop, ending=sys.is_finalizing):
         # Not a `weakref.finalize`, which stays for ever if a signal handler raises as it begins.
-        _drop(self.__dict__.get("_fronts", ()))
+        # Once modules are taken down their names are None, and all fronts have been stopped.
+        if not ending():
+            drop(self.__dict__.get("_fronts", ()))
 
     def __enter__(self):
         return self
@@ -397,13 +419,6 @@ class DataLoader:
             f"DataLoader({list(self.streams)}, records={self._plan.records}, batch_size={self.batch_size}, "
             f"mode=Mode.{self.mode.name}, seed={self.seed}, {ranks}num_workers={self.num_workers}, {state})"
         )
-
-
-def _drop(fronts):
-    """End fronts without waiting for a running transform."""
-    for front in list(fronts):
-        front.stop()
-        front.release()
 
 
 def _possible(plan):
