@@ -129,10 +129,10 @@ class Ring:
         needs = f"{count} batches of {size} bytes, for batch_size {plan.batch_size}"
         if count * size > sys.maxsize:
             raise ArgumentError(f"no machine has memory for {needs}")
-        memory = Memory(output.memory, count)
+        memory = Memory(output.memory, count, again=not output.pinned)
         try:
             self._slots = [Slot(k, self._streams, most, memory) for k in range(count)]
-        except (MemoryError, RuntimeError) as exc:  # the latter from torch
+        except MemoryError as exc:
             raise OutOfMemoryError(f"no memory for {needs}") from exc
         config = {
             "Plan": plan.config(),

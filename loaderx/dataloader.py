@@ -67,7 +67,10 @@ class DataLoader:
     output : {"numpy", "torch", "jax"}
         The arrays in a batch.
     pin_memory : bool
-        Page-locked memory for copies to a GPU; with ``output="torch"``.
+        Page-locked memory for copies to a GPU; with ``output="torch"``. ``tensor.to("cuda",
+        non_blocking=True)`` is safe for tensors of the batch and views of them: torch, and not the
+        loader, uses such memory again, once the copies from it have ended. What reads from it
+        without torch's knowledge needs a reference to the batch until its end.
     indices : bool
         Add ``batch["indices"]``, int64: the numbers of the records.
     records : int, optional
@@ -94,7 +97,8 @@ class DataLoader:
     -----
     Arrays are writable and the consumer's for as long as anything refers to them: other arrays,
     tensors and views of the same memory, too. After that the memory is used for a later batch,
-    which is what makes loading fast; keeping batches costs new memory and nothing else.
+    which is what makes loading fast; keeping batches costs new memory and nothing else. JAX takes
+    over what it can use as it is, and copies the rest.
 
     What a transform or a read raises, the matching `next` raises, with its traceback; all
     earlier batches come first. The loader is closed then, as its next batch would not be what

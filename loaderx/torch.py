@@ -46,8 +46,8 @@ class IterableLoader(IterableDataset):
     step : int
         The step to begin with.
     pin_memory : bool
-        Page-locked batches; in worker processes it is without effect, where the ``pin_memory`` of
-        torch's loader does it.
+        Page-locked batches, safe to copy with ``non_blocking=True``; in worker processes it is
+        without effect, where the ``pin_memory`` of torch's loader does it.
     indices : bool
         Add ``batch["indices"]``.
     records : int, optional
