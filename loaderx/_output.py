@@ -8,9 +8,9 @@ import numpy as np
 from . import dtypes
 from ._view import StoreView
 from .collate import Flat, Pad
-from .errors import ArgumentError, DtypeError
+from .errors import ArgumentError, DtypeError, PrecisionWarning
 
-__all__ = ["Output"]
+__all__ = ["Output", "warn_narrowed"]
 
 _NAMES = ("numpy", "torch", "jax")
 
@@ -150,3 +150,25 @@ class Output:
 
     def _copied(self, tensor):
         return tensor.pin_memory()
+
+
+def warn_narrowed(streams):
+    """Warn the caller's caller of numbers in streams that JAX will turn into some of half the width."""
+    jax = importlib.import_module("jax")
+    if jax.config.jax_enable_x64:
+        return
+    names = {}
+    for name, stream in streams.items():
+        dtype = getattr(stream.dataset if isinstance(stream, (Pad, Flat)) else stream, "dtype", None)
+        if isinstance(dtype, np.dtype) and (dtype.kind, dtype.itemsize) in _WIDE:
+            names[name] = str(dtype)
+    if names:
+        warnings.warn(
+            f"JAX turns streams of 64 bits into 32, and integers too large for that into others: {names}. Store them "
+            "in 32 bits, or set jax_enable_x64",
+            PrecisionWarning,
+            stacklevel=3,
+        )
+
+
+_WIDE = {("i", 8), ("u", 8), ("f", 8), ("c", 16)}

@@ -9,7 +9,7 @@ import weakref
 from . import _engine, _state
 from ._checks import integer as _integer
 from ._feed import Feed, not_within
-from ._output import Output
+from ._output import Output, warn_narrowed
 from ._plan import Plan
 from ._ring import Ring
 from ._sources import Direct, EngineSource, PythonSource, engine_takes
@@ -65,7 +65,8 @@ class DataLoader:
     step : int
         The step to begin with. There are 2**63 - 1 of them; then `next` raises `StopIteration`.
     output : {"numpy", "torch", "jax"}
-        The arrays in a batch.
+        The arrays in a batch. JAX turns numbers of 64 bits into 32, unless ``jax_enable_x64`` is
+        set: a `loaderx.errors.PrecisionWarning` names the streams.
     pin_memory : bool
         Page-locked memory for copies to a GPU; with ``output="torch"``. ``tensor.to("cuda",
         non_blocking=True)`` is safe for tensors of the batch and views of them: torch, and not the
@@ -169,6 +170,8 @@ class DataLoader:
         plan = Plan(records, self.batch_size, self.mode, self.seed, self.rank, self.world_size)
         _possible(plan)
         self._shown = Output(*self._output)
+        if output == "jax":
+            warn_narrowed(self.streams)
         self._prepare(plan, step)
 
     def _prepare(self, plan, step):

@@ -197,7 +197,8 @@ def test_four_devices_share_each_batch_and_kept_arrays_stay_as_they_are(folder, 
 
         refused(lambda: DeviceLoader(streams, batch_size=30), "30 records can't be split evenly over 4 devices")
         with DataLoader(streams, batch_size=30) as loader:
-            refused(lambda: next(prefetch_to_device(loader)), "['x']: float32(30, 64) can't be put on 4 devices")
+            refused(lambda: next(prefetch_to_device(loader, remainder="error")),
+                    "['x']: float32(30, 64) can't be split evenly over 4 devices, and remainder is 'error'")
             batches = prefetch_to_device(loader.epoch(), sharding=batch_sharding(jax.local_devices()[:2]))
             assert [len(batch["y"]) for batch in batches] == [30, 30, 30, 10]
 
