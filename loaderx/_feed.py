@@ -351,10 +351,16 @@ def not_within(name):
     )
 
 
+_NOTE = "raised while the loader prepared step"
+
+
 def failed(step, error):
     """Note on an error which step it belongs to, and return why the loader is closed."""
     if hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(f"raised while the loader prepared step {step}")
+        # Once: it may be an object that is raised again and again.
+        notes = getattr(error, "__notes__", [])
+        notes[:] = [note for note in notes if not str(note).startswith(_NOTE)]
+        error.add_note(f"{_NOTE} {step}")
     return f"the loader closed itself when step {step} failed with {type(error).__name__}"
 
 

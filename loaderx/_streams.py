@@ -1,6 +1,9 @@
 """What a loader's streams must be, and how many of their records it uses."""
 
+import os
 from collections.abc import Mapping
+
+import numpy as np
 
 from ._checks import integer as _integer
 from .collate import Flat, Pad
@@ -36,9 +39,13 @@ def checked(streams, indices=False, records=None):
     lengths = {}
     names = [INDICES] if indices else []
     for name, stream in streams.items():
+        if not isinstance(name, str):
+            raise ArgumentError(f"streams are named by strings, got {name!r} ({type(name).__name__})")
         missing = [m for m in ("__len__", "__getitems__") if not hasattr(stream, m)]
         if missing:
-            raise ArgumentError(f"stream {name!r} ({type(stream).__name__}) has no {' and no '.join(missing)}")
+            raise ArgumentError(
+                f"stream {name!r} ({type(stream).__name__}) has no {' and no '.join(missing)}{_hint(stream)}"
+            )
         lengths[name] = len(stream)
         names += [name, f"{name}{stream.suffix}"] if isinstance(stream, (Pad, Flat)) else [name]
     twice = sorted({name for name in names if names.count(name) > 1}, key=str)
@@ -55,3 +62,12 @@ def checked(streams, indices=False, records=None):
             "the first of each"
         )
     return streams, lengths[name]
+
+
+def _hint(stream):
+    """Say what somebody meant who gave no dataset."""
+    if isinstance(stream, (str, bytes, os.PathLike)):
+        return ": open the store, as loaderx.dataset.DenseDataset(path), or a RaggedDataset in a loaderx.collate.Pad"
+    if isinstance(stream, (np.ndarray, list, tuple)):
+        return ": write it by loaderx.converter.from_numpy(path, array), and give loaderx.dataset.DenseDataset(path)"
+    return ""

@@ -41,8 +41,10 @@ class DataLoader:
     ----------
     streams : mapping of str to dataset
         A `DenseDataset`, or a `RaggedDataset` in a `loaderx.collate.Pad` or ``Flat``: read by the
-        engine, in Go. Or anything with a length and ``__getitems__(indices)``, which must be safe
-        to call from several threads: then Python threads read all streams. All have one length.
+        engine, in Go. Or anything with a length and ``__getitems__(indices)``, which gets a
+        read-only array of int64, returns an array or a list of as many records, and must be safe
+        to call from several threads: then Python threads read all streams. A bare `RaggedDataset`
+        is such a one, whose batches are lists of arrays. All have one length.
     num_workers : int
         Threads that read and transform, 0 to 1024. With 0 that happens inside `next`. Without
         `transform` they are the engine's, and never more than there are processors.
