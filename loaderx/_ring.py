@@ -48,7 +48,7 @@ class Stream:
         self.name = name
         self.kind = {DenseDataset: _DENSE, Pad: _PAD, Flat: _FLAT}[type(source)]
         dataset = source if self.kind == _DENSE else source.dataset
-        self.store = dataset.store
+        self.store, self.path = dataset.store, dataset.path
         self.dtype, self.item_shape = dataset.dtype, dataset.item_shape
         self.row_bytes = math.prod(self.item_shape) * self.dtype.itemsize
         self.width = (source.max_len or 0) if self.kind == _PAD else 0
@@ -72,6 +72,7 @@ class Stream:
     def config(self):
         return {
             "Name": self.name,
+            "Path": str(self.path),
             "Store": self.store._id(),
             "Kind": self.kind,
             "RowBytes": self.row_bytes,

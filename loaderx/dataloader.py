@@ -15,7 +15,7 @@ from ._ring import Ring
 from ._sources import Direct, EngineSource, PythonSource, engine_takes
 from ._streams import INDICES, checked
 from .errors import ArgumentError, ClosedError
-from .sampler import LAST_STEP, Mode
+from .sampler import LAST_STEP, Mode, mode_arg
 
 __all__ = ["DataLoader"]
 
@@ -53,8 +53,9 @@ class DataLoader:
     prefetch_size : int
         Batches prepared ahead of the consumer, at least 1. Every worker may transform one
         batch, so that up to ``max(prefetch_size, num_workers)`` exist.
-    mode : loaderx.sampler.Mode or int
-        SEQUENTIAL (0), IID (1) or CYCLIC (2), see `loaderx.sampler.Sampler`.
+    mode : loaderx.sampler.Mode, int or str
+        SEQUENTIAL (0, ``"sequential"``), IID (1, ``"iid"``) or CYCLIC (2, ``"cyclic"``), see
+        `loaderx.sampler.Sampler`.
     seed : int
         Seed of the order.
     transform : callable, optional
@@ -162,7 +163,7 @@ class DataLoader:
             raise ArgumentError(f"transform must be callable or None, got {transform!r}")
         self.transform = transform
         self.batch_size = _integer("batch_size", batch_size, 1, (1 << 63) - 1)
-        self.mode = Mode(_integer("mode", mode, 0, 2, " (Mode.SEQUENTIAL, IID, CYCLIC)"))
+        self.mode = mode_arg(mode)
         self.seed = _integer("seed", seed, -(1 << 63), (1 << 64) - 1)
         self.world_size = _integer("world_size", world_size, 1, (1 << 31) - 1)
         self.rank = _integer("rank", rank, 0, self.world_size - 1, f" for world_size {self.world_size}")
@@ -248,7 +249,10 @@ class DataLoader:
         return True  # not by the length, which there is none of
 
     def __len__(self):
-        raise TypeError("the loader is endless and has no length; take the batches you need, with itertools.islice")
+        raise TypeError(
+            "the loader is endless and has no length; take the batches you need, with itertools.islice, or one pass, "
+            "with epoch(). For torch.utils.data.DataLoader there is loaderx.torch.IterableLoader"
+        )
 
     @property
     def records(self):

@@ -221,8 +221,8 @@ class DeviceIterator:
         shape = np.shape(array)
         named = isinstance(sharding, NamedSharding)
         whole = named and not shape  # there is nothing to split
-        if shape and not self._fits(shape):
-            whole = named and self.remainder == "replicate" and not self._several
+        if shape and not self._several and not self._fits(shape):  # of several, JAX knows who has what
+            whole = named and self.remainder == "replicate"
             if not whole:
                 raise ArgumentError(self._uneven(f"{_name(path)}: {_described(array)}"))
         if whole:
@@ -242,7 +242,7 @@ class DeviceIterator:
         text = f"{what} can't be split evenly over {len(self.sharding.device_set)} devices"
         if self.remainder != "replicate":
             return f"{text}, and remainder is {self.remainder!r}"
-        return f"{text}, and only a NamedSharding within one process can replicate it"
+        return f"{text}, and only a NamedSharding can replicate it"
 
     def state_dict(self):
         """Return the source's state at the next batch that was not handed out.
@@ -365,6 +365,15 @@ class DeviceLoader(DeviceIterator):
                 f"a batch of {size} records can't be split evenly over {parts} devices; choose another batch_size, or "
                 f"a sharding over fewer"
             )
+
+    def __bool__(self):
+        return True  # not by the length, which there is none of
+
+    def __len__(self):
+        raise TypeError(
+            "the loader is endless and has no length; take the batches you need, with itertools.islice, or one pass, "
+            "with epoch()"
+        )
 
     @property
     def step(self):

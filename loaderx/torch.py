@@ -30,7 +30,8 @@ __all__ = ["IterableLoader", "MapDataset", "collate"]
 class IterableLoader(IterableDataset):
     """An endless stream of batches of tensors, as an ``IterableDataset``.
 
-    Iterate over it, or pass it on as ``torch.utils.data.DataLoader(loader, batch_size=None)``. Its
+    Iterate over it, or pass it on as ``torch.utils.data.DataLoader(loader, batch_size=None)``: with
+    another ``batch_size``, or none given, torch stacks whole batches to batches of batches. Its
     batches are the dicts of `loaderx.dataloader.DataLoader` with ``output="torch"``, the same in
     either way and with any number of worker processes.
 
@@ -72,8 +73,11 @@ class IterableLoader(IterableDataset):
     Of W worker processes, the one with number w makes the steps w, w + W, ... from the loader's step
     on, and torch takes them in turn: steps come in order. They come from copies, so each new
     iteration over torch's loader begins at the `step` of the original, which does not move:
-    `seek` before it, and count the batches for ``state_dict(step=...)``. The ``StatefulDataLoader``
-    of torchdata counts them itself: it saves and loads the states of the copies.
+    `seek` before it, and count the batches for ``state_dict(step=...)``. With
+    ``persistent_workers=True`` the copies are made once, at the first iteration: a `seek` or
+    `load_state_dict` after it does not reach them, and every iteration begins where the first did.
+    The ``StatefulDataLoader`` of torchdata counts them itself: it saves and loads the states of the
+    copies.
 
     To begin, torch's loader draws a number from torch's global generator, which shifts what a model
     draws after a resume: give it a ``generator=`` of its own, or iterate over this object.
@@ -141,6 +145,12 @@ class IterableLoader(IterableDataset):
         """Make what does not pickle."""
         self._loader = self._prints = None
         self._worker = self._next = None  # in a worker process: which it is, and its own next step
+
+    def __bool__(self):
+        return True  # not by the length, which there is none of
+
+    def __len__(self):
+        raise TypeError("the loader is endless and has no length; take the batches you need, with itertools.islice")
 
     # ---- iteration ------------------------------------------------------------------------
 
@@ -387,9 +397,14 @@ class MapDataset(Dataset):
         Returns
         -------
         dict of str to torch.Tensor
+            A whole batch, and no list of records: torch's loader needs `collate` to take it.
         """
         array = np.asarray(indices)
-        return self._reader().gathered(array if array.size else array.astype(np.int64))
+        if not array.size:
+            array = array.astype(np.int64)
+        if array.dtype.kind not in "iub":
+            raise DtypeError(f"records are asked for by integers, got {array.dtype}")
+        return _Batch(self._reader().gathered(array))
 
     def __getstate__(self):
         return {"streams": self.streams, "_source": None}
@@ -411,7 +426,21 @@ def collate(batch):
     -------
     dict of str to torch.Tensor
     """
+    if type(batch) is _Batch:
+        return dict(batch)
     return batch if isinstance(batch, dict) else default_collate(batch)
+
+
+class _Batch(dict):
+    """What torch's loader hands to its ``collate_fn``; others than `collate` take it for a list of records."""
+
+    def __missing__(self, key):
+        if isinstance(key, int):
+            raise ArgumentError(
+                "a MapDataset makes whole batches, not lists of records: pass collate_fn=loaderx.torch.collate to "
+                "torch.utils.data.DataLoader"
+            )
+        raise KeyError(key)
 
 
 def _process():

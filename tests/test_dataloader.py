@@ -166,13 +166,14 @@ def test_batches_of_stores_are_the_arrays_rows(tmp_path, rng, codec, num_workers
     assert x.closed
 
 
-def test_a_dataset_closed_underneath_is_an_error_of_the_step(tmp_path):
+@pytest.mark.parametrize("num_workers", [0, 4])
+def test_a_dataset_closed_underneath_is_an_error_of_the_step(tmp_path, num_workers):
     from_numpy(tmp_path / "s", np.arange(100))
     ds = DenseDataset(tmp_path / "s")
-    loader = DataLoader({"x": ds}, batch_size=4)
+    loader = DataLoader({"x": ds}, num_workers, batch_size=4)
     next(loader)
     ds.close()
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=rf'stream "x": its store {tmp_path / "s"} was closed'):
         for _ in loader:
             pass
     assert loader.closed

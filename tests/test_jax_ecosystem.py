@@ -143,6 +143,9 @@ def test_what_is_refused(streams):
 
 def test_closing(streams):
     loader = DeviceLoader(streams, **OPTIONS)
+    assert loader
+    with pytest.raises(TypeError, match=r"has no length; .* or one pass, with epoch\(\)"):
+        len(loader)
     next(loader)
     loader.close()
     loader.close()
@@ -235,6 +238,17 @@ def test_two_processes_make_one_global_batch(folder):
                     np.testing.assert_array_equal(part.data, want["y"][part.index])
                 assert total(batch["y"]) == want["y"].sum()
             assert loader.state_dict()["world_size"] == 2
+            for remainder in ("replicate", "error"):
+                try:
+                    loader.epoch(remainder)
+                except ValueError as error:
+                    assert "has 4 records of 32, which 2 processes can't make one array of" in str(error), error
+                else:
+                    raise AssertionError("not refused")
+            batches = list(loader.epoch("drop"))
+            parts = [part for batch in batches for part in batch["y"].addressable_shards]
+            assert len(batches) == 3 and len(parts) == 12 and {part.data.shape for part in parts} == {(4,)}
+            assert [int(total(batch["y"])) for batch in batches] == [sum(range(k, k + 32)) for k in (0, 32, 64)]
         try:
             DeviceLoader(streams, batch_size=6)
         except ValueError as error:
