@@ -11,7 +11,7 @@ import weakref
 
 from .errors import ClosedError, ZrecordError
 
-__all__ = ["Feed", "ended", "enlist", "failed", "not_within", "stale"]
+__all__ = ["Feed", "ended", "enlist", "failed", "here", "not_within", "stale"]
 
 #: How long `join` waits for a worker that is inside a transform or a slow read.
 _PATIENCE_SECONDS = 2.0
@@ -22,6 +22,20 @@ _WAKE_SECONDS = 0.1
 #: A waiting worker looks up this often, in case the garbage collector stopped the feed in the
 #: middle of that worker's going to sleep.
 _IDLE_SECONDS = 1.0
+
+
+class _Here:
+    """This process, without a call into the system for every batch."""
+
+    pid = os.getpid()
+
+    def ask(self):
+        self.pid = os.getpid()
+
+
+here = _Here()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=here.ask)
 
 
 class Feed:
@@ -126,7 +140,7 @@ class Feed:
 
         Past the last step it raises `StopIteration`, and in a forked child `ClosedError`.
         """
-        if self.pid != os.getpid():
+        if self.pid != here.pid:
             raise stale()
         if self.within():
             raise not_within("next")

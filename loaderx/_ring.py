@@ -13,6 +13,7 @@ from collections import deque
 import numpy as np
 
 from . import _engine
+from ._feed import here, stale
 from ._slots import Memory, Slot
 from .collate import Flat, Pad
 from .dataset import DenseDataset, RaggedDataset
@@ -164,8 +165,8 @@ class Ring:
         a slot may be lost on the way.
         """
         slots, library, this = self._slots, self._library, self._id
-        if self._pid != os.getpid():
-            raise ClosedError("the loader's engine is that of the parent process")
+        if self._pid != here.pid:
+            raise stale()
         if not this:
             raise ClosedError("the loader is closed")
         with self._lock:

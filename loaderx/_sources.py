@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from ._feed import ended, enlist, failed, not_within, stale
+from ._feed import ended, enlist, failed, here, not_within, stale
 from ._ring import Stream
 from ._view import StoreView
 from .collate import Flat, Pad
@@ -177,7 +177,7 @@ class Direct:
     def take(self):
         """Return the next step's batch, or close and raise what the step raised."""
         turn, source = self._turn, self._source
-        if self.pid != os.getpid():
+        if self.pid != here.pid:
             raise stale()
         if turn._is_owned():
             raise not_within("next")
