@@ -1,7 +1,7 @@
 """The same small network three times: for PyTorch, for JAX, and in plain NumPy.
 
 Each class takes batches as the DataLoader hands them over: uint8 images of shape
-(batch, height, width) and int64 labels of shape (batch,).
+(batch, height, width) and int64 labels of shape (batch,). This is no program: the other examples import it.
 """
 
 from __future__ import annotations

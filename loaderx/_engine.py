@@ -482,12 +482,14 @@ class Handle:
         self._ended = True
         _live.pop(self._id, None)
 
-    def __del__(self):
+    def __del__(self, ending=sys.is_finalizing):
+        if ending():
+            return  # the names of this module may be None; writers have been closed
         try:
             if self._ended or not self._id or self._generation != _generation or isinstance(lib, _Exited):
                 return
-        except Exception:
-            return  # the constructor did not get far, or the interpreter is going away
+        except AttributeError:
+            return  # the constructor did not get far
         self._ended = True
         if self._reopen:
             lib.HandleClose(self._id, -1)

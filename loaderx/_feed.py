@@ -11,7 +11,7 @@ import weakref
 
 from .errors import ClosedError, ZrecordError
 
-__all__ = ["Feed", "ended", "enlist", "failed", "not_within"]
+__all__ = ["Feed", "ended", "enlist", "failed", "here", "not_within", "stale"]
 
 #: How long `join` waits for a worker that is inside a transform or a slow read.
 _PATIENCE_SECONDS = 2.0
@@ -22,6 +22,20 @@ _WAKE_SECONDS = 0.1
 #: A waiting worker looks up this often, in case the garbage collector stopped the feed in the
 #: middle of that worker's going to sleep.
 _IDLE_SECONDS = 1.0
+
+
+class _Here:
+    """This process, without a call into the system for every batch."""
+
+    pid = os.getpid()
+
+    def ask(self):
+        self.pid = os.getpid()
+
+
+here = _Here()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=here.ask)
 
 
 class Feed:
@@ -124,8 +138,10 @@ class Feed:
     def take(self):
         """Return the next step's batch, or stop the feed and raise what the step raised.
 
-        Past the last step it raises `StopIteration`.
+        Past the last step it raises `StopIteration`, and in a forked child `ClosedError`.
         """
+        if self.pid != here.pid:
+            raise stale()
         if self.within():
             raise not_within("next")
         if not self._started:
@@ -336,6 +352,11 @@ def ended(why):
     return ClosedError(why)
 
 
+def stale():
+    """Return the exception for a call of a front whose threads are those of the parent process."""
+    return ClosedError("this part of the loader was made by the parent process, and ended with the fork")
+
+
 def not_within(name):
     """Return the exception for a call that would wait for the batch whose making it is part of."""
     return ZrecordError(
@@ -344,10 +365,16 @@ def not_within(name):
     )
 
 
+_NOTE = "raised while the loader prepared step"
+
+
 def failed(step, error):
     """Note on an error which step it belongs to, and return why the loader is closed."""
     if hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(f"raised while the loader prepared step {step}")
+        # Once: it may be an object that is raised again and again.
+        notes = getattr(error, "__notes__", [])
+        notes[:] = [note for note in notes if not str(note).startswith(_NOTE)]
+        error.add_note(f"{_NOTE} {step}")
     return f"the loader closed itself when step {step} failed with {type(error).__name__}"
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from . import dtypes
 from ._view import StoreView
 from .collate import Flat, Pad
-from .errors import ArgumentError, DtypeError
+from .errors import ArgumentError, DtypeError, PrecisionWarning
 
-__all__ = ["Output"]
+__all__ = ["Output", "warn_narrowed"]
 
 _NAMES = ("numpy", "torch", "jax")
 
@@ -24,12 +24,21 @@ class Output:
         ``"numpy"``, ``"torch"`` or ``"jax"``.
     pin_memory : bool
         Whether the memory is page-locked, for fast copies to a GPU.
+
+    Attributes
+    ----------
+    pinned : bool
+        Whether it is. Then nobody but torch may use it again: a copy that goes on in the
+        background holds no reference, and torch alone knows when it ends. That works for tensors
+        that share the storage of one that its allocator made; others over the same memory
+        are unknown to it.
     """
 
     def __init__(self, name, pin_memory):
         if name not in _NAMES:
             raise ArgumentError(f"output must be one of {_NAMES}, got {name!r}")
-        self.name, self._pinned = name, False
+        self.name, self.pinned = name, False
+        self._kinds = {}  # NumPy's dtypes -> torch's
         self._types = {}  # streams that are read as bits -> what torch makes of them
         if name != "numpy":
             try:
@@ -39,15 +48,23 @@ class Output:
         if pin_memory and name != "torch":
             raise ArgumentError(f"pin_memory=True needs output='torch', got output={name!r}")
         if pin_memory:
-            self._pinned = self._library.cuda.is_available()
-            if not self._pinned:
+            self.pinned = self._library.cuda.is_available()
+            if not self.pinned:
                 warnings.warn("pin_memory=True has no effect: torch finds no GPU", stacklevel=4)
 
     def memory(self, nbytes):
         """Return a new uint8 array of at least that size; batches are views of it."""
-        if self._pinned:
-            return self._library.empty(nbytes, dtype=self._library.uint8, pin_memory=True).numpy()
-        return np.empty(nbytes, np.uint8)
+        if not self.pinned:
+            return np.empty(nbytes, np.uint8)
+        try:
+            return self._page_locked(nbytes).numpy()
+        except RecursionError:
+            raise
+        except RuntimeError as exc:  # as torch tells it
+            raise MemoryError(str(exc)) from exc
+
+    def _page_locked(self, nbytes):
+        return self._library.empty(nbytes, dtype=self._library.uint8, pin_memory=True)
 
     def sources(self, streams):
         """Return the streams to read from in place of those given, which make batches of the same names.
@@ -105,6 +122,8 @@ class Output:
 
     def _any(self, value, kind):
         if isinstance(value, np.ndarray):
+            if self.pinned:
+                return self._sharing(value, kind)
             return self.shown(value) if kind is None else self._typed(value, kind)
         if isinstance(value, list):
             return [self._any(item, kind) for item in value]
@@ -114,3 +133,42 @@ class Output:
         # Not every release of torch knows unsigned integers of two bytes.
         plain = bits.view("u1" if bits.dtype.itemsize == 1 else "i2")
         return self._library.from_numpy(plain).view(kind)
+
+    def _sharing(self, array, kind):
+        """Return a page-locked tensor: one of the storage beneath an array of `memory`, or a copy."""
+        owner = array.base
+        whole = owner.base if isinstance(owner, np.ndarray) else None
+        if not isinstance(whole, self._library.Tensor):  # read by Python
+            tensor = self.shown(array) if kind is None else self._typed(array, kind)
+            return self._copied(tensor)
+        if kind is None:
+            kind = self._kinds.get(array.dtype)
+            if kind is None:
+                kind = self._kinds[array.dtype] = self.shown(np.zeros(1, array.dtype)).dtype
+        at = array.ctypes.data - whole.data_ptr()
+        return whole[at : at + array.nbytes].view(kind).view(array.shape)
+
+    def _copied(self, tensor):
+        return tensor.pin_memory()
+
+
+def warn_narrowed(streams):
+    """Warn the caller's caller of numbers in streams that JAX will turn into some of half the width."""
+    jax = importlib.import_module("jax")
+    if jax.config.jax_enable_x64:
+        return
+    names = {}
+    for name, stream in streams.items():
+        dtype = getattr(stream.dataset if isinstance(stream, (Pad, Flat)) else stream, "dtype", None)
+        if isinstance(dtype, np.dtype) and (dtype.kind, dtype.itemsize) in _WIDE:
+            names[name] = str(dtype)
+    if names:
+        warnings.warn(
+            f"JAX turns streams of 64 bits into 32, and integers too large for that into others: {names}. Store them "
+            "in 32 bits, or set jax_enable_x64",
+            PrecisionWarning,
+            stacklevel=3,
+        )
+
+
+_WIDE = {("i", 8), ("u", 8), ("f", 8), ("c", 16)}

@@ -13,6 +13,7 @@ from collections import deque
 import numpy as np
 
 from . import _engine
+from ._feed import here, stale
 from ._slots import Memory, Slot
 from .collate import Flat, Pad
 from .dataset import DenseDataset, RaggedDataset
@@ -48,7 +49,7 @@ class Stream:
         self.name = name
         self.kind = {DenseDataset: _DENSE, Pad: _PAD, Flat: _FLAT}[type(source)]
         dataset = source if self.kind == _DENSE else source.dataset
-        self.store = dataset.store
+        self.store, self.path = dataset.store, dataset.path
         self.dtype, self.item_shape = dataset.dtype, dataset.item_shape
         self.row_bytes = math.prod(self.item_shape) * self.dtype.itemsize
         self.width = (source.max_len or 0) if self.kind == _PAD else 0
@@ -72,6 +73,7 @@ class Stream:
     def config(self):
         return {
             "Name": self.name,
+            "Path": str(self.path),
             "Store": self.store._id(),
             "Kind": self.kind,
             "RowBytes": self.row_bytes,
@@ -129,10 +131,10 @@ class Ring:
         needs = f"{count} batches of {size} bytes, for batch_size {plan.batch_size}"
         if count * size > sys.maxsize:
             raise ArgumentError(f"no machine has memory for {needs}")
-        memory = Memory(output.memory, count)
+        memory = Memory(output.memory, count, again=not output.pinned)
         try:
             self._slots = [Slot(k, self._streams, most, memory) for k in range(count)]
-        except (MemoryError, RuntimeError) as exc:  # the latter from torch
+        except MemoryError as exc:
             raise OutOfMemoryError(f"no memory for {needs}") from exc
         config = {
             "Plan": plan.config(),
@@ -163,6 +165,8 @@ class Ring:
         a slot may be lost on the way.
         """
         slots, library, this = self._slots, self._library, self._id
+        if self._pid != here.pid:
+            raise stale()
         if not this:
             raise ClosedError("the loader is closed")
         with self._lock:

@@ -26,7 +26,7 @@ class _Buffer:
         start = owner.ctypes.data
         self.at = -start % _ALIGN
         self.address = start + self.at
-        self.rest = 0
+        self.rest = 0  # which no count is: in use for ever
 
     @property
     def free(self):
@@ -45,17 +45,22 @@ class Memory:
     keep : int
         How many buffers in the hands of consumers are watched, for each stream, to be used
         again. The consumer owns the others.
+    again : bool
+        Whether memory is used again at all. References do not tell whether a copy to a GPU,
+        which goes on in the background, still reads from it.
     """
 
-    def __init__(self, new, keep):
+    def __init__(self, new, keep, again=True):
         self._new = new
-        self._keep = keep
+        self._keep = keep if again else 0
+        self._again = again
         self._lent = {}
 
     def buffer(self, size):
         buffer = _Buffer(self._new(size + _ALIGN), size)
-        # Counted in the same way as in `free`, and not in a frame that refers to it, too.
-        buffer.rest = getrefcount(buffer.owner)
+        if self._again:
+            # Counted in the same way as in `free`, and not in a frame that refers to it, too.
+            buffer.rest = getrefcount(buffer.owner)
         return buffer
 
     def exchange(self, stream, old, size):

@@ -6,10 +6,11 @@ import threading
 
 import numpy as np
 
-from ._feed import ended, enlist, failed, not_within
+from ._feed import ended, enlist, failed, here, not_within, stale
 from ._ring import Stream
+from ._view import StoreView
 from .collate import Flat, Pad
-from .errors import ArgumentError, OutOfMemoryError, ZrecordError
+from .errors import ArgumentError, ClosedError, OutOfMemoryError, ZrecordError
 
 __all__ = ["Direct", "EngineSource", "PythonSource", "engine_takes"]
 
@@ -41,17 +42,21 @@ class PythonSource:
 
     def read(self, step):
         """Return the batch of a step."""
-        return self.gathered(self._plan.indices(step))
+        return self.gathered(self._plan.indices(step), f"step {step}: ")
 
-    def gathered(self, indices):
+    def gathered(self, indices, where=""):
         """Return the batch of the records with these numbers."""
+        streams = self._streams
+        if streams is None:
+            raise ClosedError("the loader is closed")
         batch = {}
-        for name, stream in self._streams.items():
-            got = stream.__getitems__(indices)
+        for name, stream in streams.items():
             if isinstance(stream, (Pad, Flat)):
-                batch[name], batch[name + stream.suffix] = got
+                batch[name], batch[name + stream.suffix] = stream._collated(indices, f'{where}stream "{name}": ')
+            elif isinstance(stream, StoreView):
+                batch[name] = stream.__getitems__(indices)
             else:
-                batch[name] = got
+                batch[name] = _asked(name, stream, indices)
         if self._indices:
             batch[self._indices] = indices
         return self._output.batch(batch)
@@ -60,8 +65,23 @@ class PythonSource:
         """Do nothing: a read of another object can't be interrupted."""
 
     def close(self):
-        """Forget the streams."""
-        self._streams = {}
+        """Forget the streams; reading raises `ClosedError` from now on."""
+        self._streams = None
+
+
+def _asked(name, stream, indices):
+    """Return what a stream in Python has for these numbers, which it can't change for the others."""
+    given = indices.view()
+    given.flags.writeable = False
+    got = stream.__getitems__(given)
+    # Of other objects, a dict or a tuple of arrays for instance, only the transform knows.
+    count = len(got) if isinstance(got, list) else (*getattr(got, "shape", (len(indices),)), -1)[0]
+    if count != len(indices):
+        number = "one that has no first axis" if count < 0 else f"{count} records"
+        raise ArgumentError(
+            f"stream {name!r} ({type(stream).__name__}) was asked for {len(indices)} records, and returned {number}"
+        )
+    return got
 
 
 def _check_memory(plan):
@@ -157,6 +177,8 @@ class Direct:
     def take(self):
         """Return the next step's batch, or close and raise what the step raised."""
         turn, source = self._turn, self._source
+        if self.pid != here.pid:
+            raise stale()
         if turn._is_owned():
             raise not_within("next")
         given = 0  # the step after the one that is delivered, once it is

@@ -19,15 +19,20 @@ _NEEDED = {"version", "step", "samples", "mode", "seed", "batch_size", "world_si
 _SAMPLE = 16  # records whose bytes are part of a fingerprint
 
 
-def fingerprint(stream):
+def fingerprint(stream, records):
     """Return what tells a stream from another one, as plain JSON values.
 
     Of a store that is its form and a digest of some records, spread evenly: another data set,
     another order or a store that was appended to are noticed, a change of single records is not.
+
+    Parameters
+    ----------
+    stream : dataset
+    records : int
+        How many of its records the run uses. The stream may have more, also by now.
     """
     if isinstance(stream, (Pad, Flat)):
         stream = stream.dataset
-    records = len(stream)
     if not isinstance(stream, StoreView):
         return {"records": records, "type": f"{type(stream).__module__}.{type(stream).__qualname__}"}
     picked = np.unique(np.linspace(0, records - 1, min(records, _SAMPLE)).astype(np.int64))
@@ -138,11 +143,13 @@ def _different(saved, prints):
         old, new = saved[name], prints[name]
         if not isinstance(old, dict):
             raise ArgumentError(f"the state's stream {name!r} is no dict, but {type(old).__name__}")
-        differs += [
-            f"stream {name!r}: {key} is {old.get(key)!r} in the state and {new.get(key)!r} here"
-            for key in sorted(old.keys() | new.keys(), key=str)
-            if not _same(old.get(key), new.get(key))
-        ]
+        keys = [key for key in sorted(old.keys() | new.keys(), key=str) if not _same(old.get(key), new.get(key))]
+        if "records" in keys and "digest" in keys:
+            keys.remove("digest")  # it is that of other records, and says nothing more
+        said = [f"stream {name!r}: {key} is {old.get(key)!r} in the state and {new.get(key)!r} here" for key in keys]
+        if keys == ["records"] and type(old["records"]) is int and 0 < old["records"] < new["records"]:
+            said[0] += f", which records={old['records']} makes the same if the store has only grown since"
+        differs += said
     return differs
 
 

@@ -29,15 +29,25 @@ class _Collated(ABC):
     def __len__(self):
         return len(self.dataset)
 
+    def __repr__(self):
+        return f"{type(self).__name__}({self.dataset!r}{self._options()})"
+
+    def _options(self):
+        return ""
+
     def _reading(self, bits):
         """Return the same collate of a view of its dataset that reads bits."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, dataset=bits)
         return made
 
-    @abstractmethod
     def __getitems__(self, indices):
-        """Return the arrays of a batch."""
+        """Return the arrays of a batch; for loaders other than ours."""
+        return self._collated(indices, "")
+
+    @abstractmethod
+    def _collated(self, indices, where):
+        """Return the arrays of a batch; `where` begins the message of an error."""
 
 
 class Pad(_Collated):
@@ -100,6 +110,10 @@ class Pad(_Collated):
             raw = dtypes.filler(pad_value, dtype).tobytes()
         self._filler = raw if any(raw) else b""
 
+    def _options(self):
+        shown = (("max_len", None), ("pad_value", 0), ("truncate", False))
+        return "".join(f", {name}={getattr(self, name)!r}" for name, usual in shown if getattr(self, name) is not usual)
+
     def _rounded(self, value):
         """Return the bytes of a number of a type that NumPy does not know here."""
         name = self.dataset.dtype_name
@@ -112,15 +126,21 @@ class Pad(_Collated):
         except (TypeError, ValueError) as exc:
             raise ArgumentError(f"pad_value {value!r} is no {dtypes.shown(name)}: {exc}") from None
 
-    def __getitems__(self, indices):
-        """Return the padded records and their lengths; for loaders other than ours."""
+    def _collated(self, indices, where):
+        """Return the padded records and their lengths."""
         records = self.dataset.__getitems__(indices)
         if self.truncate:
             records = [record[: self.max_len] for record in records]
         lengths = np.array([len(record) for record in records], np.int64)
-        rows = self.max_len or int(lengths.max(initial=0))
-        if lengths.max(initial=0) > rows:
-            raise ArgumentError(f"a record has {lengths.max()} rows, more than the {rows} that records are padded to")
+        longest = int(lengths.max(initial=0))
+        rows = self.max_len or longest
+        if longest > rows:
+            number = int(np.arange(len(self))[indices][lengths.argmax()])
+            # In the words of the engine.
+            raise ArgumentError(
+                f"{where}record {number} has {longest} rows, more than the {rows} that records are padded to: pad to "
+                "more (max_len), or cut longer ones (truncate=True)"
+            )
         element = np.frombuffer(self._filler or bytes(self.dataset.itemsize), self.dataset.dtype)
         out = np.full((len(records), rows, *self.dataset.item_shape), element, self.dataset.dtype)
         for place, record in zip(out, records, strict=True):
@@ -141,8 +161,8 @@ class Flat(_Collated):
 
     suffix = "_splits"
 
-    def __getitems__(self, indices):
-        """Return the rows of all records and where each begins; for loaders other than ours."""
+    def _collated(self, indices, _where):
+        """Return the rows of all records and where each begins."""
         records = self.dataset.__getitems__(indices)
         splits = np.zeros(len(records) + 1, np.int64)
         np.cumsum([len(record) for record in records], out=splits[1:])

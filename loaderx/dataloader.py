@@ -2,27 +2,32 @@
 
 import contextlib
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Mapping
 
 from . import _engine, _state
 from ._checks import integer as _integer
 from ._feed import Feed, not_within
-from ._output import Output
+from ._output import Output, warn_narrowed
 from ._plan import Plan
 from ._ring import Ring
 from ._sources import Direct, EngineSource, PythonSource, engine_takes
-from .collate import Flat, Pad
+from ._streams import INDICES, checked
 from .errors import ArgumentError, ClosedError
-from .sampler import LAST_STEP, Mode
+from .sampler import LAST_STEP, Mode, mode_arg
 
 __all__ = ["DataLoader"]
 
-_INDICES = "indices"
-
 #: Batches that the consumer has in hand: the last one and the one that takes its place.
 _HELD = 2
+
+
+def _drop(fronts):
+    """End fronts without waiting for a running transform."""
+    for front in list(fronts):
+        front.stop()
+        front.release()
 
 
 class DataLoader:
@@ -36,8 +41,10 @@ class DataLoader:
     ----------
     streams : mapping of str to dataset
         A `DenseDataset`, or a `RaggedDataset` in a `loaderx.collate.Pad` or ``Flat``: read by the
-        engine, in Go. Or anything with a length and ``__getitems__(indices)``, which must be safe
-        to call from several threads: then Python threads read all streams. All have one length.
+        engine, in Go. Or anything with a length and ``__getitems__(indices)``, which gets a
+        read-only array of int64, returns an array or a list of as many records, and must be safe
+        to call from several threads: then Python threads read all streams. A bare `RaggedDataset`
+        is such a one, whose batches are lists of arrays. All have one length.
     num_workers : int
         Threads that read and transform, 0 to 1024. With 0 that happens inside `next`. Without
         `transform` they are the engine's, and never more than there are processors.
@@ -46,8 +53,9 @@ class DataLoader:
     prefetch_size : int
         Batches prepared ahead of the consumer, at least 1. Every worker may transform one
         batch, so that up to ``max(prefetch_size, num_workers)`` exist.
-    mode : loaderx.sampler.Mode or int
-        SEQUENTIAL (0), IID (1) or CYCLIC (2), see `loaderx.sampler.Sampler`.
+    mode : loaderx.sampler.Mode, int or str
+        SEQUENTIAL (0, ``"sequential"``), IID (1, ``"iid"``) or CYCLIC (2, ``"cyclic"``), see
+        `loaderx.sampler.Sampler`.
     seed : int
         Seed of the order.
     transform : callable, optional
@@ -60,11 +68,18 @@ class DataLoader:
     step : int
         The step to begin with. There are 2**63 - 1 of them; then `next` raises `StopIteration`.
     output : {"numpy", "torch", "jax"}
-        The arrays in a batch.
+        The arrays in a batch. JAX turns numbers of 64 bits into 32, unless ``jax_enable_x64`` is
+        set: a `loaderx.errors.PrecisionWarning` names the streams.
     pin_memory : bool
-        Page-locked memory for copies to a GPU; with ``output="torch"``.
+        Page-locked memory for copies to a GPU; with ``output="torch"``. ``tensor.to("cuda",
+        non_blocking=True)`` is safe for tensors of the batch and views of them: torch, and not the
+        loader, uses such memory again, once the copies from it have ended. What reads from it
+        without torch's knowledge needs a reference to the batch until its end.
     indices : bool
         Add ``batch["indices"]``, int64: the numbers of the records.
+    records : int, optional
+        Use only the first so many of each stream; by default all that there are now. Records that
+        are appended later are another run's: it may go on with these by this argument.
 
     Attributes
     ----------
@@ -86,7 +101,8 @@ class DataLoader:
     -----
     Arrays are writable and the consumer's for as long as anything refers to them: other arrays,
     tensors and views of the same memory, too. After that the memory is used for a later batch,
-    which is what makes loading fast; keeping batches costs new memory and nothing else.
+    which is what makes loading fast; keeping batches costs new memory and nothing else. JAX takes
+    over what it can use as it is, and copies the rest.
 
     What a transform or a read raises, the matching `next` raises, with its traceback; all
     earlier batches come first. The loader is closed then, as its next batch would not be what
@@ -138,24 +154,27 @@ class DataLoader:
         output="numpy",
         pin_memory=False,
         indices=False,
+        records=None,
     ):
-        self.streams, records = _checked(streams, indices)
+        self.streams, records = checked(streams, indices, records)
         self.num_workers = _integer("num_workers", num_workers, 0, 1024)
         self.prefetch_size = _integer("prefetch_size", prefetch_size, 1, 1 << 16)
         if transform is not None and not callable(transform):
             raise ArgumentError(f"transform must be callable or None, got {transform!r}")
         self.transform = transform
         self.batch_size = _integer("batch_size", batch_size, 1, (1 << 63) - 1)
-        self.mode = Mode(_integer("mode", mode, 0, 2, " (Mode.SEQUENTIAL, IID, CYCLIC)"))
+        self.mode = mode_arg(mode)
         self.seed = _integer("seed", seed, -(1 << 63), (1 << 64) - 1)
         self.world_size = _integer("world_size", world_size, 1, (1 << 31) - 1)
         self.rank = _integer("rank", rank, 0, self.world_size - 1, f" for world_size {self.world_size}")
         step = _integer("step", step, 0, LAST_STEP)
         self._output = output, bool(pin_memory)
-        self._indices = _INDICES if indices else None
+        self._indices = INDICES if indices else None
         plan = Plan(records, self.batch_size, self.mode, self.seed, self.rank, self.world_size)
         _possible(plan)
         self._shown = Output(*self._output)
+        if output == "jax":
+            warn_narrowed(self.streams)
         self._prepare(plan, step)
 
     def _prepare(self, plan, step):
@@ -230,7 +249,15 @@ class DataLoader:
         return True  # not by the length, which there is none of
 
     def __len__(self):
-        raise TypeError("the loader is endless and has no length; take the batches you need, with itertools.islice")
+        raise TypeError(
+            "the loader is endless and has no length; take the batches you need, with itertools.islice, or one pass, "
+            "with epoch(). For torch.utils.data.DataLoader there is loaderx.torch.IterableLoader"
+        )
+
+    @property
+    def records(self):
+        """How many records of each stream are used: those it had when the loader was made, or as given."""
+        return self._plan.records
 
     # ---- position -------------------------------------------------------------------------
 
@@ -278,14 +305,16 @@ class DataLoader:
         ------
         ArgumentError
             The state is of another run, or none; the message says what is wrong. The loader
-            stays where it is.
+            stays where it is. The run on a store that has grown since goes on in a loader with
+            ``records=`` the number that it used.
         """
         plan, step = _state.check(state, self._plan, self._fingerprints())
         self._move("load_state_dict", plan, step)
 
     def _fingerprints(self):
         if self._prints is None:
-            self._prints = {name: _state.fingerprint(stream) for name, stream in self._sources.items()}
+            records = self._plan.records
+            self._prints = {name: _state.fingerprint(stream, records) for name, stream in self._sources.items()}
         return self._prints
 
     def _move(self, name, plan, step):
@@ -316,16 +345,20 @@ class DataLoader:
         dict
             As from `next`, with up to `batch_size` records.
         """
+        if any(front.within() for front in list(self._fronts)):
+            raise not_within("epoch")
         if self.closed:
             raise ClosedError(self._front.why)
         return self._pass()
 
-    def _pass(self):
-        front = self._prepared(self._plan.pass_(), 0)
-        front.once = True
-        self._fronts.append(front)
+    def _pass(self, ending=sys.is_finalizing):
+        front = self._passing(0)
         try:
             while True:
+                if front.pid != os.getpid():  # the threads of the parent do not exist here
+                    if front.closed:
+                        raise ClosedError(front.why)
+                    front = self._passing(front.delivered)
                 try:
                     batch = front.take()
                 except StopIteration:
@@ -333,9 +366,17 @@ class DataLoader:
                 yield batch
                 del batch  # or its memory could not be used for the next
         finally:
-            _drop([front])
-            with contextlib.suppress(ValueError):  # in a forked child, or the loader was closed
-                self._fronts.remove(front)
+            if not ending():  # then modules may be gone, and all fronts have been stopped
+                _drop([front])
+                with contextlib.suppress(ValueError):  # the loader went to another step meanwhile
+                    self._fronts.remove(front)
+
+    def _passing(self, step):
+        """Return a new front that makes one pass."""
+        front = self._prepared(self._plan.pass_(), step)
+        front.once = True
+        self._fronts.append(front)
+        return front
 
     # ---- the end --------------------------------------------------------------------------
 
@@ -357,9 +398,11 @@ class DataLoader:
         for front in fronts:
             front.join()
 
-    def __del__(self):
+    def __del__(self, drop=_drop, ending=sys.is_finalizing):
         # Not a `weakref.finalize`, which stays for ever if a signal handler raises as it begins.
-        _drop(self.__dict__.get("_fronts", ()))
+        # Once modules are taken down their names are None, and all fronts have been stopped.
+        if not ending():
+            drop(self.__dict__.get("_fronts", ()))
 
     def __enter__(self):
         return self
@@ -391,13 +434,6 @@ class DataLoader:
         )
 
 
-def _drop(fronts):
-    """End fronts without waiting for a running transform."""
-    for front in list(fronts):
-        front.stop()
-        front.release()
-
-
 def _possible(plan):
     """Raise `ArgumentError` for a plan that some rank could not follow; every rank raises alike."""
     world, records = plan.world_size, plan.records
@@ -405,29 +441,3 @@ def _possible(plan):
         raise ArgumentError(f"world_size {world} times batch_size {plan.batch_size} is more than 2**63 - 1")
     if plan.mode == Mode.CYCLIC and records < world:
         raise ArgumentError(f"{records} records can't be shared by world_size {world}: some ranks would have none")
-
-
-def _checked(streams, indices):
-    """Return the streams as a dict, and their length."""
-    if not isinstance(streams, Mapping):
-        raise ArgumentError(f"streams must be a mapping of names to datasets, got {type(streams).__name__}")
-    streams = dict(streams)
-    if not streams:
-        raise ArgumentError("streams is empty; name at least one dataset, as in {'image': dataset}")
-    lengths = {}
-    names = [_INDICES] if indices else []
-    for name, stream in streams.items():
-        missing = [m for m in ("__len__", "__getitems__") if not hasattr(stream, m)]
-        if missing:
-            raise ArgumentError(f"stream {name!r} ({type(stream).__name__}) has no {' and no '.join(missing)}")
-        lengths[name] = len(stream)
-        names += [name, f"{name}{stream.suffix}"] if isinstance(stream, (Pad, Flat)) else [name]
-    twice = sorted({name for name in names if names.count(name) > 1}, key=str)
-    if twice:
-        raise ArgumentError(f"a batch would have two arrays called {twice}; rename a stream")
-    empty = [name for name, n in lengths.items() if n == 0]
-    if empty:
-        raise ArgumentError(f"streams without records: {empty}")
-    if len(set(lengths.values())) > 1:
-        raise ArgumentError(f"streams must have the same number of records, got {lengths}")
-    return streams, lengths[name]

@@ -18,6 +18,7 @@ __all__ = [
     "ForkError",
     "LockedError",
     "OutOfMemoryError",
+    "PrecisionWarning",
     "ReadOnlyError",
     "RecordIndexError",
     "RecordSizeError",
@@ -178,3 +179,7 @@ class ForkError(ZrecordError):
 
 class EngineError(ZrecordError):
     """The engine has a bug; its text is worth a report."""
+
+
+class PrecisionWarning(UserWarning):
+    """JAX will turn a stream's numbers of 64 bits into some of 32, as ``jax_enable_x64`` is not set."""

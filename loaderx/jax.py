@@ -7,18 +7,22 @@ iterator, such as one pass of ``DataLoader.epoch``.
 
 import math
 from collections import deque
+from itertools import islice
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ._checks import integer as _integer
+from ._output import warn_narrowed
 from .dataloader import DataLoader
 from .errors import ArgumentError, ClosedError, DtypeError
 
 __all__ = ["DeviceIterator", "DeviceLoader", "batch_sharding", "prefetch_to_device"]
 
 _AXIS = "batch"
+
+_REMAINDERS = ("replicate", "drop", "error")
 
 
 def batch_sharding(devices=None):
@@ -42,7 +46,7 @@ def batch_sharding(devices=None):
     return NamedSharding(Mesh(np.array(devices), (_AXIS,)), PartitionSpec(_AXIS))
 
 
-def prefetch_to_device(batches, size=2, sharding=None):
+def prefetch_to_device(batches, size=2, sharding=None, remainder="replicate"):
     """Put an iterator's batches on the devices ahead of their use.
 
     Parameters
@@ -51,6 +55,11 @@ def prefetch_to_device(batches, size=2, sharding=None):
         Of NumPy arrays, or trees of them such as dicts; for instance ``loader.epoch()``.
     size, sharding
         As for `DeviceLoader`.
+    remainder : {"replicate", "drop", "error"}
+        What becomes of a batch whose first axis can't be split evenly over the devices, such as the
+        short last one of a pass: each device gets all of an array that can't be split, or the
+        batch is left out, or it raises `ArgumentError`. A sharding that spans processes can't
+        replicate what differs from one to the other: there it is an error, too, unless dropped.
 
     Returns
     -------
@@ -66,7 +75,18 @@ def prefetch_to_device(batches, size=2, sharding=None):
     3
     1
     """
-    return DeviceIterator(batches, size, sharding)
+    return DeviceIterator(batches, size, sharding, remainder)
+
+
+class _Entry:
+    """A batch on its way: the source's state before it, itself on the host and on the devices, or an error."""
+
+    __slots__ = ("batch", "error", "host", "ready", "state")
+
+    def __init__(self, state):
+        self.state, self.host = state, []
+        self.batch = self.error = None
+        self.ready = False
 
 
 class DeviceIterator:
@@ -77,23 +97,29 @@ class DeviceIterator:
     For one thread. On the CPU JAX may use the memory of an array as it is, and holds a reference to
     it meanwhile; a `DataLoader` uses no memory again that anything refers to, so batches that are
     kept stay as they are. With another source it must not write to what it has handed out.
+
+    Ctrl-C, or whatever else a signal handler raises, loses no batch of a source with ``state_dict``:
+    the next call goes on where this one was.
     """
 
-    def __init__(self, batches, size=2, sharding=None):
+    def __init__(self, batches, size=2, sharding=None, remainder="replicate"):
         self._size = _integer("size", size, 1, 1 << 16)
         if sharding is None:
             sharding = batch_sharding()
         elif not isinstance(sharding, Sharding):
             raise DtypeError(f"sharding must be a jax.sharding.Sharding or None, got {type(sharding).__name__}")
-        self.sharding = sharding
+        if remainder not in _REMAINDERS:
+            raise ArgumentError(f"remainder must be one of {_REMAINDERS}, got {remainder!r}")
+        self.sharding, self.remainder = sharding, remainder
         self._several = not sharding.is_fully_addressable
+        self._shapes = {}  # whether the devices can share an array
         self._batches = batches
         self._stateful = hasattr(batches, "state_dict")
         self._restart()
 
     def _restart(self):
         self._iterator = iter(self._batches)
-        self._queue = deque()  # the state before a batch, the batch, and the error in place of it
+        self._queue = deque()  # of entries; only the last may be unfinished
         self._ended = False  # the last in the queue is an error
         self._closed = False
 
@@ -115,31 +141,76 @@ class DeviceIterator:
         if self._closed:
             raise ClosedError("the iterator is closed")
         queue = self._queue
-        while len(queue) < self._size and not self._ended:
+        while not self._ended and (len(queue) < self._size or not queue[-1].ready):
             self._fetch()
-        _state, batch, error = queue[0]
-        if isinstance(error, StopIteration):
+        entry = queue[0]
+        if isinstance(entry.error, StopIteration):
             raise StopIteration
-        queue.popleft()
-        if error is None:
-            return batch
+        try:
+            queue.popleft()
+            if entry.error is None:
+                return entry.batch
+        except BaseException:  # of a signal handler: it is not handed out
+            if not queue or queue[0] is not entry:
+                queue.appendleft(entry)
+            raise
         self._ended = False
         try:
-            raise error
+            raise entry.error
         finally:
-            del error  # its traceback refers to this frame
+            del entry  # the error's traceback refers to this frame
 
     def _fetch(self):
-        """Begin the transfer of one more batch, or note why there is none."""
-        state = self._batches.state_dict() if self._stateful else None
-        batch = error = None
+        """Begin the transfer of one more batch, or note why there is none.
+
+        A signal handler may raise anywhere in here; then the next call goes on with the same entry.
+        """
+        queue = self._queue
+        if not queue or queue[-1].ready:
+            queue.append(_Entry(self._batches.state_dict() if self._stateful else None))
+            entry = queue[-1]
+        else:
+            entry = queue[-1]
+            entry.error = None
+            if not entry.host and self._stateful:
+                # The source may have handed it out, and it was lost on the way.
+                if self._batches.state_dict() != entry.state:
+                    self._batches.load_state_dict(entry.state)
+                self._iterator = iter(self._batches)  # a generator ends by what a handler raises
         try:
-            batch = self._put(next(self._iterator))
+            while True:
+                if not entry.host:
+                    entry.host.extend(islice(self._iterator, 1))  # nothing can come between the two
+                    if not entry.host:
+                        raise StopIteration
+                if self.remainder != "drop" or self._divides(entry.host[0]):
+                    break
+                entry.state = self._batches.state_dict() if self._stateful else None
+                entry.host.clear()
+            entry.batch = self._put(entry.host[0])
         except Exception as exc:
-            error = exc  # for the consumer, after the batches that came earlier
-        self._ended = error is not None
-        self._queue.append((state, batch, error))
-        del error
+            entry.error = exc  # for the consumer, after the batches that came earlier
+        self._ended = entry.error is not None
+        entry.ready = True
+        entry.host.clear()
+
+    def _divides(self, batch):
+        """Whether all arrays of a batch can be split over the devices."""
+        return all(np.ndim(leaf) == 0 or self._fits(np.shape(leaf)) for leaf in jax.tree_util.tree_leaves(batch))
+
+    def _fits(self, shape):
+        fits = self._shapes.get(shape)
+        if fits is None:
+            if len(self._shapes) > 256:  # of padded batches there are many
+                self._shapes.clear()
+            parts = jax.process_count() if self._several else 1
+            try:
+                self.sharding.shard_shape((shape[0] * parts, *shape[1:]))
+                fits = True
+            except ValueError:
+                fits = False
+            self._shapes[shape] = fits
+        return fits
 
     def _put(self, batch):
         """Return a tree of host arrays on the devices."""
@@ -147,8 +218,15 @@ class DeviceIterator:
 
     def _leaf(self, path, array):
         sharding = self.sharding
-        if np.ndim(array) == 0 and isinstance(sharding, NamedSharding):
-            sharding = NamedSharding(sharding.mesh, PartitionSpec())  # there is nothing to split
+        shape = np.shape(array)
+        named = isinstance(sharding, NamedSharding)
+        whole = named and not shape  # there is nothing to split
+        if shape and not self._several and not self._fits(shape):  # of several, JAX knows who has what
+            whole = named and self.remainder == "replicate"
+            if not whole:
+                raise ArgumentError(self._uneven(f"{_name(path)}: {_described(array)}"))
+        if whole:
+            sharding = NamedSharding(sharding.mesh, PartitionSpec(), memory_kind=sharding.memory_kind)
         try:
             if self._several:
                 return jax.make_array_from_process_local_data(sharding, np.asarray(array))
@@ -159,6 +237,12 @@ class DeviceIterator:
             raise ArgumentError(
                 f"{_name(path)}: {_described(array)} can't be put on {len(sharding.device_set)} devices: {error}"
             ) from None
+
+    def _uneven(self, what):
+        text = f"{what} can't be split evenly over {len(self.sharding.device_set)} devices"
+        if self.remainder != "replicate":
+            return f"{text}, and remainder is {self.remainder!r}"
+        return f"{text}, and only a NamedSharding can replicate it"
 
     def state_dict(self):
         """Return the source's state at the next batch that was not handed out.
@@ -172,7 +256,7 @@ class DeviceIterator:
         """
         if not self._stateful:
             raise DtypeError(f"{type(self._batches).__name__} has no state_dict")
-        return self._queue[0][0] if self._queue else self._batches.state_dict()
+        return self._queue[0].state if self._queue else self._batches.state_dict()
 
     def load_state_dict(self, state):
         """Load a state into the source, and go on there."""
@@ -217,7 +301,7 @@ class DeviceLoader(DeviceIterator):
     rank, world_size : int, optional
         By default ``jax.process_index()`` and ``jax.process_count()``.
     **options
-        The other arguments of `DataLoader`; ``batch_size`` is that of this process.
+        The other arguments of `DataLoader`, such as ``records``; ``batch_size`` is that of this process.
 
     Attributes
     ----------
@@ -233,7 +317,8 @@ class DeviceLoader(DeviceIterator):
     -----
     Arrays are global if the sharding spans processes: then their first axis has
     ``world_size * batch_size`` records, and each process holds its part.
-    JAX turns integers and floats of 64 bits into 32, unless ``jax_enable_x64`` is set.
+    JAX turns integers and floats of 64 bits into 32, unless ``jax_enable_x64`` is set: a
+    `loaderx.errors.PrecisionWarning` names the streams.
 
     `state_dict` counts the batches that were handed out, and fits a `DataLoader`, too. For one thread.
 
@@ -243,7 +328,7 @@ class DeviceLoader(DeviceIterator):
     >>> from loaderx.converter import from_numpy
     >>> from loaderx.dataset import DenseDataset
     >>> path = tempfile.mkdtemp()
-    >>> from_numpy(path, np.arange(10) * 10)
+    >>> from_numpy(path, np.arange(10, dtype=np.int32) * 10)
     10
     >>> sharding = batch_sharding(jax.local_devices()[:1])
     >>> with DeviceLoader({"x": DenseDataset(path)}, sharding=sharding, batch_size=4, mode=0) as loader:
@@ -260,8 +345,9 @@ class DeviceLoader(DeviceIterator):
             rank, world_size = jax.process_index(), jax.process_count()
         self.loader = DataLoader(streams, rank=rank, world_size=world_size, **options)
         try:
-            super().__init__(self.loader, size, sharding)
+            super().__init__(self.loader, size, sharding, "error")
             self._check_batch()
+            warn_narrowed(self.loader.streams)
         except BaseException:
             self.loader.close()
             raise
@@ -280,10 +366,45 @@ class DeviceLoader(DeviceIterator):
                 f"a sharding over fewer"
             )
 
+    def __bool__(self):
+        return True  # not by the length, which there is none of
+
+    def __len__(self):
+        raise TypeError(
+            "the loader is endless and has no length; take the batches you need, with itertools.islice, or one pass, "
+            "with epoch()"
+        )
+
     @property
     def step(self):
         """The step of the batch that `next` returns next."""
-        return self._queue[0][0]["step"] if self._queue else self.loader.step
+        return self._queue[0].state["step"] if self._queue else self.loader.step
+
+    def epoch(self, remainder="replicate"):
+        """Yield one pass over the records in their order on the devices, as `DataLoader.epoch` does.
+
+        Parameters
+        ----------
+        remainder : {"replicate", "drop", "error"}
+            What becomes of a short last batch that can't be split evenly over the devices: each
+            device gets all of it, or it is left out, or raises `ArgumentError`. With a sharding that
+            spans processes it can't be replicated; there "drop" leaves out what is less than
+            ``world_size * batch_size`` records, and the others raise at once.
+
+        Returns
+        -------
+        DeviceIterator
+        """
+        batches, plan = self.loader.epoch(), self.loader._plan
+        each = plan.world_size * plan.batch_size
+        if self._several and plan.records % each:
+            if remainder != "drop":
+                raise ArgumentError(
+                    f"the last batch of a pass has {plan.records % each} records of {each}, which {plan.world_size} "
+                    "processes can't make one array of: choose remainder='drop', or another batch_size"
+                )
+            batches = islice(batches, plan.records // each)
+        return DeviceIterator(batches, self._size, self.sharding, remainder)
 
     def seek(self, step):
         """Go to a step, as `DataLoader.seek`."""

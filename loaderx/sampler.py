@@ -32,6 +32,16 @@ class Mode(IntEnum):
     CYCLIC = 2
 
 
+def mode_arg(value):
+    """Return a mode that is given as one, as its number or as its name."""
+    if isinstance(value, str):
+        try:
+            return Mode[value.upper()]
+        except KeyError:
+            raise ArgumentError(f"mode must be one of {[mode.name.lower() for mode in Mode]}, got {value!r}") from None
+    return Mode(integer("mode", value, 0, 2, " (loaderx.sampler.Mode.SEQUENTIAL, IID, CYCLIC, or their names)"))
+
+
 class _Block(list):
     """Batches drawn ahead, the next one last, and the step that follows them."""
 
@@ -55,8 +65,8 @@ class Sampler:
         Number of records, 1 to 2**63 - 1. Takes no memory.
     batch_size : int
         Indices in a batch, 1 to 2**63 - 1.
-    mode : Mode or int
-        `Sampler.Mode.SEQUENTIAL` (0), `IID` (1) or `CYCLIC` (2).
+    mode : Mode, int or str
+        `Sampler.Mode.SEQUENTIAL` (0, ``"sequential"``), `IID` (1, ``"iid"``) or `CYCLIC` (2, ``"cyclic"``).
     seed : int
         From -2**63 to 2**64 - 1; a negative seed is the same as itself plus 2**64. Not used
         by SEQUENTIAL.
@@ -98,13 +108,12 @@ class Sampler:
     def __init__(self, length, batch_size, mode, seed=42):
         self.length = integer("length", length, 1, _MAX)
         self.batch_size = integer("batch_size", batch_size, 1, _MAX)
-        number = integer("mode", mode, 0, 2, " (Mode.SEQUENTIAL, IID, CYCLIC)")
-        self.mode = Mode(number)
+        self.mode = mode_arg(mode)
         self.seed = integer("seed", seed, -(1 << 63), (1 << 64) - 1)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._per_step = min(self.batch_size, self.length) if self.mode is Mode.CYCLIC else self.batch_size
-        self._sequence = (self.length, self.batch_size, number, self.seed % (1 << 64))
+        self._sequence = (self.length, self.batch_size, int(self.mode), self.seed % (1 << 64))
         self._most = max(1, _BLOCK_BYTES // (8 * self._per_step))
         self._block = _Block(0)
 

@@ -30,7 +30,8 @@ __all__ = ["IterableLoader", "MapDataset", "collate"]
 class IterableLoader(IterableDataset):
     """An endless stream of batches of tensors, as an ``IterableDataset``.
 
-    Iterate over it, or pass it on as ``torch.utils.data.DataLoader(loader, batch_size=None)``. Its
+    Iterate over it, or pass it on as ``torch.utils.data.DataLoader(loader, batch_size=None)``: with
+    another ``batch_size``, or none given, torch stacks whole batches to batches of batches. Its
     batches are the dicts of `loaderx.dataloader.DataLoader` with ``output="torch"``, the same in
     either way and with any number of worker processes.
 
@@ -46,10 +47,12 @@ class IterableLoader(IterableDataset):
     step : int
         The step to begin with.
     pin_memory : bool
-        Page-locked batches; in worker processes it is without effect, where the ``pin_memory`` of
-        torch's loader does it.
+        Page-locked batches, safe to copy with ``non_blocking=True``; in worker processes it is
+        without effect, where the ``pin_memory`` of torch's loader does it.
     indices : bool
         Add ``batch["indices"]``.
+    records : int, optional
+        Use only the first so many of each stream; by default all that there are now.
 
     Attributes
     ----------
@@ -70,8 +73,11 @@ class IterableLoader(IterableDataset):
     Of W worker processes, the one with number w makes the steps w, w + W, ... from the loader's step
     on, and torch takes them in turn: steps come in order. They come from copies, so each new
     iteration over torch's loader begins at the `step` of the original, which does not move:
-    `seek` before it, and count the batches for ``state_dict(step=...)``. The ``StatefulDataLoader``
-    of torchdata counts them itself: it saves and loads the states of the copies.
+    `seek` before it, and count the batches for ``state_dict(step=...)``. With
+    ``persistent_workers=True`` the copies are made once, at the first iteration: a `seek` or
+    `load_state_dict` after it does not reach them, and every iteration begins where the first did.
+    The ``StatefulDataLoader`` of torchdata counts them itself: it saves and loads the states of the
+    copies.
 
     To begin, torch's loader draws a number from torch's global generator, which shifts what a model
     draws after a resume: give it a ``generator=`` of its own, or iterate over this object.
@@ -107,6 +113,7 @@ class IterableLoader(IterableDataset):
         step=0,
         pin_memory=False,
         indices=False,
+        records=None,
     ):
         if (rank is None) != (world_size is None):
             raise ArgumentError("rank and world_size go together: give both, or neither")
@@ -123,12 +130,14 @@ class IterableLoader(IterableDataset):
             "rank": rank,
             "world_size": world_size,
             "indices": indices,
+            "records": records,
         }
         _integer("num_workers", num_workers, 0, 1024)
         # Checks the rest, and without workers reads nothing yet.
         with DataLoader(streams, **{**self._options, "num_workers": 0}, step=step, output="torch") as loader:
             self.streams, self._plan, self._step = loader.streams, loader._plan, loader.step
-        self._options["pin_memory"] = pin_memory
+        # A store may grow before the loader is iterated over, and the other one later.
+        self._options.update(pin_memory=pin_memory, records=self._plan.records)
         self._closed = False
         self._prepare()
 
@@ -136,6 +145,12 @@ class IterableLoader(IterableDataset):
         """Make what does not pickle."""
         self._loader = self._prints = None
         self._worker = self._next = None  # in a worker process: which it is, and its own next step
+
+    def __bool__(self):
+        return True  # not by the length, which there is none of
+
+    def __len__(self):
+        raise TypeError("the loader is endless and has no length; take the batches you need, with itertools.islice")
 
     # ---- iteration ------------------------------------------------------------------------
 
@@ -259,7 +274,8 @@ class IterableLoader(IterableDataset):
     def _fingerprints(self):
         if self._prints is None:
             sources = Output("torch", False).sources(self.streams)
-            self._prints = {name: _state.fingerprint(stream) for name, stream in sources.items()}
+            records = self._plan.records
+            self._prints = {name: _state.fingerprint(stream, records) for name, stream in sources.items()}
         return self._prints
 
     # ---- the end --------------------------------------------------------------------------
@@ -381,9 +397,14 @@ class MapDataset(Dataset):
         Returns
         -------
         dict of str to torch.Tensor
+            A whole batch, and no list of records: torch's loader needs `collate` to take it.
         """
         array = np.asarray(indices)
-        return self._reader().gathered(array if array.size else array.astype(np.int64))
+        if not array.size:
+            array = array.astype(np.int64)
+        if array.dtype.kind not in "iub":
+            raise DtypeError(f"records are asked for by integers, got {array.dtype}")
+        return _Batch(self._reader().gathered(array))
 
     def __getstate__(self):
         return {"streams": self.streams, "_source": None}
@@ -405,7 +426,21 @@ def collate(batch):
     -------
     dict of str to torch.Tensor
     """
+    if type(batch) is _Batch:
+        return dict(batch)
     return batch if isinstance(batch, dict) else default_collate(batch)
+
+
+class _Batch(dict):
+    """What torch's loader hands to its ``collate_fn``; others than `collate` take it for a list of records."""
+
+    def __missing__(self, key):
+        if isinstance(key, int):
+            raise ArgumentError(
+                "a MapDataset makes whole batches, not lists of records: pass collate_fn=loaderx.torch.collate to "
+                "torch.utils.data.DataLoader"
+            )
+        raise KeyError(key)
 
 
 def _process():

@@ -113,7 +113,7 @@ func PipeOpen(id int64, text uint64, textLen int64) (status int64) {
 		Plan    planJSON
 		Step    uint64
 		Streams []struct {
-			Name            string
+			Name, Path      string
 			Store           int64
 			Kind            int64
 			RowBytes, Width int64
@@ -128,7 +128,7 @@ func PipeOpen(id int64, text uint64, textLen int64) (status int64) {
 	cfg := pipeline.Config{Plan: c.Plan.plan(), Step: c.Step, Workers: c.Workers, Ahead: c.Ahead, Slots: c.Slots}
 	for _, s := range c.Streams {
 		cfg.Streams = append(cfg.Streams, pipeline.Stream{
-			Name: s.Name, Records: pipeline.ByHandle(&table, s.Store), Kind: pipeline.Kind(small(s.Kind)),
+			Name: s.Name, Records: pipeline.ByHandle(&table, s.Store, s.Path), Kind: pipeline.Kind(small(s.Kind)),
 			RowBytes: s.RowBytes, Width: s.Width, Truncate: s.Truncate, Filler: s.Filler,
 		})
 	}

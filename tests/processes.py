@@ -24,10 +24,11 @@ def environment(**env):
     return {**os.environ, "PYTHONPATH": str(ROOT), **env}
 
 
-def run_python(code, *args, timeout=120, **env):
-    """Run code, or a file of it, in a fresh interpreter and return what it printed."""
+def run_python(code, *args, timeout=120, silent=False, **env):
+    """Run code, or a file of it, in a fresh interpreter and return what it printed; `silent` is on stderr."""
     done = subprocess.run(command(code, *args), capture_output=True, text=True, timeout=timeout, env=environment(**env))
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert not (silent and done.stderr), done.stderr
     return done.stdout
 
 

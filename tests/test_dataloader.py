@@ -2,10 +2,12 @@
 
 import gc
 import itertools
+import sys
 import threading
 import time
 import traceback
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,13 +166,14 @@ def test_batches_of_stores_are_the_arrays_rows(tmp_path, rng, codec, num_workers
     assert x.closed
 
 
-def test_a_dataset_closed_underneath_is_an_error_of_the_step(tmp_path):
+@pytest.mark.parametrize("num_workers", [0, 4])
+def test_a_dataset_closed_underneath_is_an_error_of_the_step(tmp_path, num_workers):
     from_numpy(tmp_path / "s", np.arange(100))
     ds = DenseDataset(tmp_path / "s")
-    loader = DataLoader({"x": ds}, batch_size=4)
+    loader = DataLoader({"x": ds}, num_workers, batch_size=4)
     next(loader)
     ds.close()
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=rf'stream "x": its store {tmp_path / "s"} was closed'):
         for _ in loader:
             pass
     assert loader.closed
@@ -234,6 +237,85 @@ def test_a_read_that_fails_fails_its_own_step(num_workers):
         next(loader)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda i: i[1:], "was asked for 4 records, and returned 3 records"),
+        (lambda i: np.zeros((5, 2)), "returned 5 records"),
+        (lambda i: np.float32(1), "returned one that has no first axis"),
+        (lambda i: [1] * 6, "returned 6 records"),
+    ],
+)
+def test_a_stream_that_returns_another_number_of_records_is_named(num_workers, returned, words):
+    class Odd(Stream):
+        def __getitems__(self, indices):
+            return returned(indices) if 8 in indices else indices.copy()
+
+    with DataLoader({"x": Stream(100), "odd": Odd(100)}, num_workers, 4, mode=0) as loader:
+        take(loader, 2)
+        with pytest.raises(ArgumentError, match=rf"stream 'odd' \(Odd\) .*{words}"):
+            next(loader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stream_cannot_change_what_the_others_are_asked_for(num_workers):
+    class Changing(Stream):
+        def __getitems__(self, indices):
+            indices += 1
+            return indices
+
+    with (
+        DataLoader({"a": Changing(100), "x": Stream(100)}, num_workers, 4, mode=0) as loader,
+        pytest.raises(ValueError, match="read-only"),
+    ):
+        next(loader)
+
+
+def test_whatever_else_a_stream_returns_is_the_transform_s():
+    class Pairs(Stream):
+        def __getitems__(self, indices):
+            return {"a": indices, "b": -indices}
+
+    with DataLoader({"x": Pairs(100)}, 2, 4, transform=lambda batch: batch["x"]["b"], mode=0) as loader:
+        assert next(loader).tolist() == [0, -1, -2, -3]
+
+
+def test_a_closed_source_is_no_empty_batch():
+    """A thread that was about to read when the loader was closed."""
+    with DataLoader({"x": Stream(100)}, 0, 4) as loader:
+        source = loader._front._source
+    with pytest.raises(ClosedError):
+        source.read(0)
+
+
+def test_an_epoch_cannot_be_made_by_its_own_transform():
+    with (
+        DataLoader({"x": Stream(100)}, 0, 4, transform=lambda batch: next(loader.epoch())) as loader,
+        pytest.raises(ZrecordError, match=r"epoch was called from the loader's own transform"),
+    ):
+        next(loader)
+    with (
+        DataLoader({"x": Stream(100)}, 0, 4, transform=lambda batch: next(loader.epoch())) as loader,
+        pytest.raises(ZrecordError, match=r"epoch was called from the loader's own transform"),
+    ):
+        next(loader.epoch())
+
+
+def test_an_error_that_is_raised_again_has_one_note():
+    error = KeyError("always the same")
+    error.__notes__ = ["mine"]
+
+    def transform(batch):
+        raise error
+
+    for step in (3, 5):
+        with DataLoader({"x": Stream(100)}, 1, 4, transform=transform, step=step) as loader, pytest.raises(KeyError):
+            next(loader)
+    if sys.version_info >= (3, 11):
+        assert error.__notes__ == ["mine", "raised while the loader prepared step 5"]
+
+
 def test_an_error_does_not_keep_the_loader_alive():
     """The transform keeps the error, the error its traceback, and that the loader's frames."""
     loader = DataLoader({"x": Stream(100)}, 2, 1, mode=0, transform=Five(ValueError("x")))
@@ -258,6 +340,14 @@ class NoLength:
         ({"a": Stream(3), "b": [1, 2, 3]}, r"stream 'b' \(list\) has no __getitems__"),
         ({"a": NoLength()}, "stream 'a' .* has no __len__"),
         ({"a": 7}, "has no __len__ and no __getitems__"),
+        (
+            {"a": "some/path"},
+            r"stream 'a' \(str\) has no __getitems__: open the store, as loaderx.dataset.DenseDataset",
+        ),
+        ({"a": Path("x")}, r"has no __len__ and no __getitems__: open the store, as loaderx.dataset.DenseDataset"),
+        ({"a": np.zeros(3)}, r"no __getitems__: write it by loaderx.converter.from_numpy.*DenseDataset"),
+        ({1: Stream(3)}, r"streams are named by strings, got 1 \(int\)"),
+        ({("a", "b"): Stream(3)}, r"streams are named by strings, got \('a', 'b'\)"),
         ({"a": Stream(3), "b": Stream(0)}, r"without records: \['b'\]"),
         ({"a": Stream(3), "b": Stream(4)}, r"same number of records, got \{'a': 3, 'b': 4\}"),
     ],

@@ -11,14 +11,16 @@ pytestmark = pytest.mark.slow
 
 
 def test_training_resumes_in_the_middle_of_an_epoch(tmp_path, python):
-    out = python(Path(ROOT / "examples" / "torch_resume.py"), "--steps", 30, "--data", tmp_path).splitlines()
+    out = python(
+        Path(ROOT / "examples" / "torch_resume.py"), "--steps", 30, "--data", tmp_path, silent=True
+    ).splitlines()
     assert re.fullmatch(r"\d+ records, 19 steps an epoch; checkpoint at step 20, 1 into an epoch", out[0])
     assert out[-1].startswith("OK: 10 losses after the checkpoint are those of the run without a break")
 
 
 def test_latents_are_stored_and_trained_on(tmp_path, python):
     path = tmp_path / "data"
-    out = python(Path(ROOT / "examples" / "jax_latents.py"), "--steps", 40, "--data", path).splitlines()
+    out = python(Path(ROOT / "examples" / "jax_latents.py"), "--steps", 40, "--data", path, silent=True).splitlines()
     assert "train: 4000 latents of (7, 7, 4), bfloat16" in out
     assert re.fullmatch(r"OK: trained on stored latents, \d\d\.\d% of held-out digits right", out[-1])
     assert sorted(p.name for p in (path / "train").iterdir()) == ["images", "labels", "latents"]

@@ -143,6 +143,9 @@ def test_what_is_refused(streams):
 
 def test_closing(streams):
     loader = DeviceLoader(streams, **OPTIONS)
+    assert loader
+    with pytest.raises(TypeError, match=r"has no length; .* or one pass, with epoch\(\)"):
+        len(loader)
     next(loader)
     loader.close()
     loader.close()
@@ -197,7 +200,8 @@ def test_four_devices_share_each_batch_and_kept_arrays_stay_as_they_are(folder, 
 
         refused(lambda: DeviceLoader(streams, batch_size=30), "30 records can't be split evenly over 4 devices")
         with DataLoader(streams, batch_size=30) as loader:
-            refused(lambda: next(prefetch_to_device(loader)), "['x']: float32(30, 64) can't be put on 4 devices")
+            refused(lambda: next(prefetch_to_device(loader, remainder="error")),
+                    "['x']: float32(30, 64) can't be split evenly over 4 devices, and remainder is 'error'")
             batches = prefetch_to_device(loader.epoch(), sharding=batch_sharding(jax.local_devices()[:2]))
             assert [len(batch["y"]) for batch in batches] == [30, 30, 30, 10]
 
@@ -234,6 +238,17 @@ def test_two_processes_make_one_global_batch(folder):
                     np.testing.assert_array_equal(part.data, want["y"][part.index])
                 assert total(batch["y"]) == want["y"].sum()
             assert loader.state_dict()["world_size"] == 2
+            for remainder in ("replicate", "error"):
+                try:
+                    loader.epoch(remainder)
+                except ValueError as error:
+                    assert "has 4 records of 32, which 2 processes can't make one array of" in str(error), error
+                else:
+                    raise AssertionError("not refused")
+            batches = list(loader.epoch("drop"))
+            parts = [part for batch in batches for part in batch["y"].addressable_shards]
+            assert len(batches) == 3 and len(parts) == 12 and {part.data.shape for part in parts} == {(4,)}
+            assert [int(total(batch["y"])) for batch in batches] == [sum(range(k, k + 32)) for k in (0, 32, 64)]
         try:
             DeviceLoader(streams, batch_size=6)
         except ValueError as error:

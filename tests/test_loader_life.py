@@ -285,6 +285,41 @@ def test_interruptions_lose_no_step(ds):
     assert hits
 
 
+@pytest.mark.parametrize("library", ["json", "torch", "jax"])
+def test_what_is_still_referenced_at_exit_is_let_go_of_in_silence(path, library):
+    """Also where a library keeps the main module alive until names of modules are None."""
+    code = f"""
+        import {library}
+        from loaderx.dataloader import DataLoader
+        from loaderx.dataset import DenseDataset
+        from loaderx.zrecord import Zrecord
+
+        dataset = DenseDataset({str(path)!r})
+        kept = []
+        for transform in (None, dict):
+            for workers in (0, 2):
+                loader = DataLoader({{"x": dataset}}, workers, 16, transform=transform)
+                next(loader)
+                epoch = loader.epoch()
+                next(epoch)
+                kept += [loader, epoch]
+        if {library!r} == "torch":
+            from loaderx.torch import IterableLoader
+            kept.append(IterableLoader({{"x": dataset}}, batch_size=16))
+            kept.append(iter(kept[-1]))
+            next(kept[-1])
+        if {library!r} == "jax":
+            from loaderx.jax import DeviceLoader
+            kept.append(DeviceLoader({{"x": dataset}}, batch_size=16))
+            next(kept[-1])
+            # JAX's caches keep the function, and that all names here, to the very end.
+            jax.jit(lambda x: x + 1)(1.0)
+    """
+    env = environment(JAX_PLATFORMS="cpu", PYTHONWARNINGS="ignore")
+    done = subprocess.run(command(code), capture_output=True, text=True, timeout=120, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 # ---- forks and copies ---------------------------------------------------------------------
 
 
@@ -312,6 +347,62 @@ def test_a_forked_child_goes_on_where_it_was(ds, num_workers, transform):
         in_child(loader.close)
         in_child(gc.collect)
         expect(loader, 16, 5)
+
+
+class Plain:
+    """A stream that Python threads read."""
+
+    def __init__(self, ds):
+        self.ds = ds
+
+    def __len__(self):
+        return len(self.ds)
+
+    def __getitems__(self, indices):
+        return self.ds[indices]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("stream", [lambda ds: ds, Plain], ids=["engine", "python"])
+@pytest.mark.parametrize("transform", [None, dict])
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_a_forked_child_goes_on_with_an_epoch(ds, num_workers, transform, stream):
+    size = len(ds) // 20 + 1
+    with DataLoader({"x": stream(ds)}, num_workers, size, transform=transform) as loader:
+        epoch = loader.epoch()
+        first = [next(epoch)["x"][:, 0].tolist() for _ in range(3)]
+
+        def rest():
+            return [x for batch in epoch for x in batch["x"][:, 0].tolist()]
+
+        def child():
+            in_child(lambda: np.testing.assert_array_equal(rest(), ds[:, 0][3 * size :]))
+            np.testing.assert_array_equal(rest(), ds[:, 0][3 * size :])
+
+        def closed():
+            loader.close()
+            with pytest.raises(ClosedError):
+                next(epoch)
+
+        in_child(child, 60)
+        in_child(closed, 60)
+        assert [x for xs in first for x in xs] + rest() == ds[:, 0].tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("transform", [None, dict])
+def test_the_parent_s_threads_and_memory_are_refused_in_a_child(ds, transform):
+    """Whoever asks: a call would hang, or reach the engine of the parent process."""
+    with DataLoader({"x": ds}, 2, 16, transform=transform) as loader:
+        front = loader._front
+
+        def child():
+            for take in (front.take, lambda: front._source._ring.take(5)):
+                with pytest.raises(ClosedError, match="parent process"):
+                    take()
+
+        in_child(child)
+        expect(loader, 2, 0)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -132,3 +132,11 @@ def test_closing_the_loader_ends_an_epoch(stores):
 def test_impossible_ranks_are_refused(stores, options, error, words):
     with pytest.raises(error, match=words):
         DataLoader({"x": stores[34]}, **{"batch_size": 4, **options})
+
+
+def test_modes_by_name(stores):
+    with DataLoader({"x": stores[34]}, batch_size=16, mode="Cyclic") as loader:
+        assert loader.mode is Sampler.Mode.CYCLIC
+        np.testing.assert_array_equal(next(loader)["x"][:, 0], next(Sampler(34, 16, "cyclic")))
+    with pytest.raises(ArgumentError, match=r"mode must be one of \['sequential', 'iid', 'cyclic'\], got 'shuffle'"):
+        DataLoader({"x": stores[34]}, mode="shuffle")

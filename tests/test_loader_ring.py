@@ -198,12 +198,36 @@ def test_python_streams_beside_ragged_ones_give_the_same(ragged, records):
                 assert a[name].dtype == b[name].dtype
 
 
-def test_a_record_that_is_too_long_is_an_error_of_its_step(ragged):
-    with DataLoader({"x": Pad(ragged, 5)}, 2, 1, mode=0) as loader:
+@pytest.mark.parametrize("python", [False, True])
+def test_a_record_that_is_too_long_is_an_error_of_its_step(ragged, python):
+    """The same one, whoever reads."""
+
+    class Other:
+        def __len__(self):
+            return len(ragged)
+
+        def __getitems__(self, indices):
+            return indices.copy()
+
+    words = (
+        r'^step 5: stream "x": record 5 has 6 rows, more than the 5 that records are padded to: '
+        r"pad to more \(max_len\), or cut longer ones \(truncate=True\)(\n|$)"
+    )
+    streams = {"x": Pad(ragged, 5), **({"y": Other()} if python else {})}
+    with DataLoader(streams, 2, 1, mode=0) as loader:
         for _ in range(5):
             next(loader)
-        with pytest.raises(ValueError, match=r"step 5: stream \"x\": record 5 has 6 rows, more than the 5"):
+        with pytest.raises(ArgumentError, match=words) as caught:
             next(loader)
+        assert type(caught.value) is ArgumentError
+    with pytest.raises(ArgumentError, match=r"^record 5 has 6 rows"):
+        Pad(ragged, 5).__getitems__([-len(ragged) + 5, 1])
+
+
+def test_collates_show_what_they_do(ragged):
+    assert repr(Pad(ragged)) == f"Pad({ragged!r})"
+    assert repr(Pad(ragged, 5, -1, truncate=True)) == f"Pad({ragged!r}, max_len=5, pad_value=-1, truncate=True)"
+    assert repr(Flat(ragged)) == f"Flat({ragged!r})"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def quickstart(cwd, *args):
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_quickstart_trains_with_every_backend(tmp_path, backend):
     done = quickstart(tmp_path, "--backend", backend, "--steps", "150")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("OK: 150 batches compared with their source")
     assert list(tmp_path.iterdir()) == []
 
@@ -43,7 +43,7 @@ def test_quickstart_trains_with_every_backend(tmp_path, backend):
 def test_quickstart_reuses_its_stores_and_repeats_its_results(tmp_path):
     first = quickstart(tmp_path, "--backend", "numpy", "--steps", "40", "--data", "stores")
     again = quickstart(tmp_path, "--backend", "numpy", "--steps", "40", "--data", "stores")
-    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    assert (first.returncode, first.stderr, again.returncode, again.stderr) == (0, "", 0, "")
     assert "images written" in first.stdout
     assert "images found" in again.stdout
     assert first.stdout.splitlines()[-2:] == again.stdout.splitlines()[-2:]
@@ -84,4 +84,4 @@ def test_readme_code_runs_as_it_is_and_once_more(tmp_path, monkeypatch, block):
     (tmp_path / "block.py").write_text(block)
     for _ in range(2):
         done = python(tmp_path, "-W", "error::UserWarning", "block.py")
-        assert done.returncode == 0, done.stderr
+        assert (done.returncode, done.stderr) == (0, "")

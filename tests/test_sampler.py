@@ -188,8 +188,9 @@ def test_defaults_and_attributes():
         ((-3, 4, 1), "length must be in 1.., got -3"),
         ((2**63, 4, 1), "got 9223372036854775808"),
         ((10, 0, 1), "batch_size must be in 1.., got 0"),
-        ((10, 4, 3), "mode must be in 0..2 (Mode.SEQUENTIAL, IID, CYCLIC), got 3"),
+        ((10, 4, 3), "mode must be in 0..2 (loaderx.sampler.Mode.SEQUENTIAL, IID, CYCLIC, or their names), got 3"),
         ((10, 4, -1), "mode must be in 0..2, got -1"),
+        ((10, 4, "random"), "mode must be one of ['sequential', 'iid', 'cyclic'], got 'random'"),
         ((10, 4, 1, 2**64), "seed must be in -9223372036854775808..18446744073709551615, got"),
         ((10, 4, 1, -(2**63) - 1), "seed must be in, got"),
     ],
@@ -203,7 +204,7 @@ def test_values_that_are_refused(args, words):
 
 
 @pytest.mark.parametrize(
-    "args", [(True, 4, 1), (10.0, 4, 1), ("10", 4, 1), (10, None, 1), (10, 4, True), (10, 4, "iid"), (10, 4, 1, 0.5)]
+    "args", [(True, 4, 1), (10.0, 4, 1), ("10", 4, 1), (10, None, 1), (10, 4, True), (10, 4, b"iid"), (10, 4, 1, 0.5)]
 )
 def test_types_that_are_refused(args):
     with pytest.raises(TypeError, match=r"must be an integer.*, got") as caught:
@@ -289,3 +290,13 @@ def test_a_forked_child_goes_on_where_it_was():
         assert answer.read() == b"1"
     os.waitpid(pid, 0)
     assert sampler.next().tolist() == want[0]
+
+
+def test_modes_by_name():
+    for mode in Sampler.Mode:
+        for given in (mode, int(mode), np.int64(mode), mode.name, mode.name.lower()):
+            assert Sampler(10, 4, given).mode is mode
+    with pytest.raises(
+        DtypeError, match=r"mode must be an integer \(loaderx\.sampler\.Mode\.SEQUENTIAL, IID, CYCLIC, or"
+    ):
+        Sampler(10, 4, None)

@@ -93,6 +93,8 @@ def test_persistent_workers_begin_at_the_same_step_again(streams):
     with IterableLoader(streams, **OPTIONS) as loader:
         outer = TorchLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
         assert labels(outer, 5) == labels(outer, 5) == expected(streams, 5, **OPTIONS)
+        loader.seek(3)  # does not reach the copies, as documented
+        assert labels(outer, 5) == expected(streams, 5, **OPTIONS)
 
 
 CODE = """
@@ -317,7 +319,7 @@ def test_batches_are_one_dict_of_tensors(streams):
     batch = data.__getitems__([3, 99, 0, 3])
     assert batch["y"].tolist() == [3, 99, 0, 3]
     assert batch["h"].dtype == torch.bfloat16 and batch["h"][1].tolist() == [198, 199]
-    assert collate(batch) is batch
+    assert type(collate(batch)) is dict and collate(batch) == {**batch} and collate({"a": 1}) == {"a": 1}
     one = data[7]
     assert one["y"].shape == () and one["y"] == 7 and one["x"].shape == (2, 3) and one["h"].dtype == torch.bfloat16
     assert data[np.int64(-1)]["y"] == 99
@@ -330,8 +332,26 @@ def test_batches_are_one_dict_of_tensors(streams):
     for index in (1.5, "a", None):
         with pytest.raises(TypeError):
             data[index]
-    with pytest.raises(IndexError):
-        data.__getitems__([0.5])
+    with pytest.raises(DtypeError, match="records are asked for by integers, got float64"):
+        data.__getitems__([1.0])
+
+
+def test_torch_s_own_collate_is_told_of_ours(streams):
+    for workers in (0, 1):
+        with pytest.raises(ValueError, match=r"pass collate_fn=loaderx\.torch\.collate"):
+            next(iter(TorchLoader(MapDataset(streams), batch_size=4, num_workers=workers)))
+    with pytest.raises(KeyError, match="z"):
+        MapDataset(streams).__getitems__([0])["z"]
+
+
+def test_an_endless_loader_says_that_it_has_no_length(streams):
+    with IterableLoader(streams, **OPTIONS) as loader:
+        assert loader
+        for what in (loader, TorchLoader(loader, batch_size=None)):
+            with pytest.raises(TypeError, match="the loader is endless and has no length"):
+                len(what)
+    with pytest.raises(TypeError, match=r"there is loaderx\.torch\.IterableLoader"):
+        next(iter(TorchLoader(DataLoader(streams), batch_size=None)))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -65,7 +65,7 @@ func TestPadCutsOrRefusesLongRecords(t *testing.T) {
 			o.give(d.Slot)
 			continue
 		}
-		wantErr(t, "long record", err, errs.ErrBuffer)
+		wantErr(t, "long record", err, errs.ErrArgument)
 		if !strings.Contains(err.Error(), "more than the 2") {
 			t.Error(err)
 		}
@@ -139,7 +139,7 @@ func TestAStepThatCannotBePlannedFailsInASlotUsedBefore(t *testing.T) {
 			o.give(o.batch(step).Slot)
 		}
 		_, err := o.next(4)
-		wantErr(t, "step 4", err, errs.ErrBuffer)
+		wantErr(t, "step 4", err, errs.ErrArgument)
 	}
 }
 

@@ -1,27 +1,30 @@
 package pipeline
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
+	"loaderx/gopkg/errs"
 	"loaderx/gopkg/handle"
 	"loaderx/gopkg/zrecord"
 )
 
 // ByHandle reads a store by its id in a table, looked up for every read: a
 // pipeline does not keep open what its user closes, and reads then fail with
-// errs.ErrClosed.
-func ByHandle(table *handle.Table, id int64) Records { return &byHandle{table, id} }
+// errs.ErrClosed. The path is for messages.
+func ByHandle(table *handle.Table, id int64, path string) Records { return &byHandle{table, id, path} }
 
 type byHandle struct {
 	table *handle.Table
 	id    int64
+	path  string
 }
 
 func (b *byHandle) Gather(r *zrecord.Request, from int, budget time.Duration) (int, error) {
 	store, ref, err := handle.Use[*zrecord.Store](b.table, b.id)
 	if err != nil {
-		return from, gone(err)
+		return from, b.gone(err)
 	}
 	defer ref.Release()
 	return store.Gather(r, from, budget)
@@ -30,10 +33,15 @@ func (b *byHandle) Gather(r *zrecord.Request, from int, budget time.Duration) (i
 func (b *byHandle) Lengths(idxs []int64, wrap int64, out []uint32) (int64, error) {
 	store, ref, err := handle.Use[*zrecord.Store](b.table, b.id)
 	if err != nil {
-		return 0, gone(err)
+		return 0, b.gone(err)
 	}
 	defer ref.Release()
 	return store.Lengths(idxs, wrap, out)
 }
 
-func gone(err error) error { return fmt.Errorf("its store is not open any more: %w", err) }
+func (b *byHandle) gone(err error) error {
+	if errors.Is(err, errs.ErrClosed) {
+		return errs.ErrClosed.Errorf("its store %s was closed", b.path)
+	}
+	return fmt.Errorf("its store %s is not open any more: %w", b.path, err)
+}

@@ -133,7 +133,7 @@ func (p *part) ragged(stream *Stream, idxs []int64, aux []int64) (each int64, er
 	if stream.Width > 0 {
 		p.width = stream.Width
 		if longest > p.width && !stream.Truncate {
-			return 0, errs.ErrBuffer.Errorf("record %d has %d rows, more than the %d that records are padded to", idxs[at], longest, p.width)
+			return 0, errs.ErrArgument.Errorf("record %d has %d rows, more than the %d that records are padded to: pad to more (max_len), or cut longer ones (truncate=True)", idxs[at], longest, p.width)
 		}
 	}
 	p.rows = p.width
