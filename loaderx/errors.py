@@ -18,6 +18,7 @@ __all__ = [
     "ForkError",
     "LockedError",
     "OutOfMemoryError",
+    "PaddingIndexError",
     "PrecisionWarning",
     "ReadOnlyError",
     "RecordIndexError",
@@ -29,6 +30,7 @@ __all__ = [
     "StoreInUseError",
     "StoreNotFoundError",
     "StorePermissionError",
+    "UnsupportedError",
     "ZrecordError",
 ]
 
@@ -121,6 +123,14 @@ class ArgumentError(ZrecordError, ValueError):
     """An argument has a value that is not allowed."""
 
     kind = "argument"
+
+
+class PaddingIndexError(ArgumentError, AssertionError):
+    """A padding index is outside the table; torch has an `AssertionError` for that."""
+
+
+class UnsupportedError(ArgumentError, NotImplementedError):
+    """A module on a table can't do what the one with a weight could; the message says why."""
 
 
 class DtypeError(ZrecordError, TypeError):

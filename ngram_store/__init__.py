@@ -1,8 +1,65 @@
-"""Immutable, memory-mapped embedding tables that stand in for layers of a model at inference."""
+"""Immutable, memory-mapped embedding tables that stand in for layers of a model at inference.
+
+==============================  ====================================================
+``NativeRows``, ``pack_native``  rows of bytes in a file: read and written
+``MappedEmbedding``             for ``nn.Embedding``
+``MappedEmbeddingBag``          for ``nn.EmbeddingBag``
+``MappedMultiHeadEmbedding``    for the multi-head embeddings of n-gram memories
+``export_...``                  bundles for these, from the modules they replace
+``open_embedding_bag``          a bag with the mode and padding it was exported with
+==============================  ====================================================
+
+torch is imported when one of the modules or exporters is asked for, not before.
+"""
+
+import importlib
 
 from loaderx import __version__
 
+from .bundle import Bundle, read_bundle
 from .rows import BadBlock, NativeRows
 from .writer import BlockEncoding, PackReport, pack_native
 
-__all__ = ["BadBlock", "BlockEncoding", "NativeRows", "PackReport", "__version__", "pack_native"]
+#: What needs torch, and where it is defined.
+_LAZY = {
+    "MappedEmbedding": "embedding",
+    "MappedEmbeddingBag": "embedding_bag",
+    "MappedMultiHeadEmbedding": "multihead",
+    "export_demo_embedding": "export",
+    "export_embedding": "export",
+    "export_embedding_bag": "export",
+    "export_multihead": "export",
+    "open_embedding_bag": "embedding_bag",
+}
+
+__all__ = [
+    "BadBlock",
+    "BlockEncoding",
+    "Bundle",
+    "MappedEmbedding",
+    "MappedEmbeddingBag",
+    "MappedMultiHeadEmbedding",
+    "NativeRows",
+    "PackReport",
+    "__version__",
+    "export_demo_embedding",
+    "export_embedding",
+    "export_embedding_bag",
+    "export_multihead",
+    "open_embedding_bag",
+    "pack_native",
+    "read_bundle",
+]
+
+
+def __getattr__(name):
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,61 @@
+"""Whether a table is the one that it was."""
+
+import hashlib
+import os
+import time
+
+from loaderx import _engine
+from loaderx.errors import CorruptRecordError
+
+__all__ = ["check_sha256", "identity"]
+
+#: A change within so many nanoseconds of the last one may not change a file's times.
+_RACY_NS = 2_000_000_000
+
+_hashed = {}  # what file (name and state) has been read to its end -> its hash
+
+
+def identity(file):
+    """Return what changes when a file is changed or replaced: device, inode, size, time.
+
+    Raises
+    ------
+    StoreNotFoundError
+        There is no such file.
+    """
+    try:
+        status = os.stat(file)
+    except OSError as error:
+        raise _engine.system_error(error, f"read the table {file}") from None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def check_sha256(file, digest):
+    """Raise `CorruptRecordError` unless a table has a hash, and return its `identity`.
+
+    Notes
+    -----
+    The file is read by Python, not by the engine: a worker process restores its modules before
+    it installs signal handlers, and the engine's must come after those. A file is read once in
+    a process, as long as it is not touched.
+    """
+    before = identity(file)
+    found = _hashed.get((file, before))
+    if found is None:
+        state = hashlib.sha256()
+        buffer = bytearray(1 << 20)
+        try:
+            with open(file, "rb", buffering=0) as stream:
+                while n := stream.readinto(buffer):
+                    state.update(memoryview(buffer)[:n])
+        except OSError as error:
+            raise _engine.system_error(error, f"read the table {file}") from None
+        found = state.hexdigest()
+        # Times have a grain: a file that was just written may yet change within it.
+        if identity(file) == before and time.time_ns() - before[4] > _RACY_NS:
+            _hashed[file, before] = found
+    if found != digest:
+        raise CorruptRecordError(
+            f"{file} has the SHA-256 {found}, not {digest}: it was changed or replaced, or is damaged"
+        )
+    return before

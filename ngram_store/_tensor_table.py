@@ -1,0 +1,278 @@
+"""The table behind a module: opened, closed, restored, and found by the operators."""
+
+import itertools
+import json
+import os
+import weakref
+
+import numpy as np
+import torch
+
+from loaderx import _engine
+from loaderx.errors import (
+    ArgumentError,
+    ClosedError,
+    CorruptRecordError,
+    DtypeError,
+    RecordIndexError,
+    StoreFormatError,
+)
+
+from ._identity import check_sha256, identity
+from ._ids import row_ids
+from ._results import Results
+from .bundle import DTYPES, read_bundle
+from .reference import PythonRows
+from .rows import NativeRows
+
+__all__ = ["Table", "find", "integers", "results"]
+
+#: Memory for what look-ups of all modules return.
+results = Results()
+_live = weakref.WeakValueDictionary()  # key -> Table
+_adopted = {}  # the same for keys of programs that were loaded without their module
+_numbers = itertools.count()
+
+
+class Table:
+    """Rows of a bundle, or of a bare MEFTNAT1 file, as tensors.
+
+    Parameters
+    ----------
+    path : path_like
+    dtype : torch.dtype, str or None
+        Of a bare file's elements; a bundle knows it.
+    options : dict
+        Of `NativeRows`: ``cache_bytes``, ``cache_policy``, ``query_chunk_rows``, ``threads``.
+    verify : bool
+        Read the table, which must have the hash that the bundle records; a
+        bare file must be sound.
+
+    Attributes
+    ----------
+    meta : dict
+        Of the bundle; of a bare file its shape and dtype.
+    key : str
+        What operators find it by; a program that runs where there is no such table opens it from
+        what the key says.
+
+    Notes
+    -----
+    Safe to use from many threads.
+    """
+
+    def __init__(self, path, dtype, options, verify=False):
+        self._begin(options)
+        self._settle(path, dtype)
+        digest = self.meta["table"]["sha256"]
+        if verify and digest:
+            self._identity = check_sha256(self._file, digest)
+        elif verify:
+            NativeRows(self._file, verify=True).close()
+        self.rows()
+
+    @classmethod
+    def restored(cls, config):
+        """Return the table of a `config`, which is verified, and is opened at its first use.
+
+        Raises
+        ------
+        CorruptRecordError
+            The file has other content than when it was opened.
+        StoreNotFoundError
+            It is gone.
+        """
+        self = cls.__new__(cls)
+        self._begin(config["options"])
+        self._settle(config["path"], config["dtype"], config["meta"])
+        digest = config["meta"]["table"]["sha256"]
+        if digest:
+            self._identity = check_sha256(self._file, digest)
+        return self
+
+    def _begin(self, options):
+        self._options = options
+        self._lock = _engine.Lock()
+        self._reader = self._identity = None
+        self._closed = False
+        self._process = os.getpid()
+
+    def _settle(self, path, dtype, expected=None):
+        """Learn what there is at the path."""
+        _engine.path_arg(path)
+        self.path = os.path.abspath(os.fsdecode(path))
+        self._given = None if dtype is None else str(dtype).removeprefix("torch.")
+        if os.path.isfile(self.path):
+            self._file, self.meta = self.path, expected or self._bare()
+        else:
+            bundle = read_bundle(self.path)
+            self._file, self.meta = bundle.table_path, bundle.meta
+            if self._given not in (None, self.meta["dtype"]):
+                raise DtypeError(f"{self.path} holds {self.meta['dtype']}, not {self._given}")
+            if bundle.backend not in ("native", "python"):
+                raise StoreFormatError(f"{self.path} has a table for the backend {bundle.backend!r}, which is unknown")
+        if expected is not None and self.meta["table"]["sha256"] != expected["table"]["sha256"]:
+            raise CorruptRecordError(
+                f"{self.path} was replaced by another bundle: its table has the SHA-256 "
+                f"{self.meta['table']['sha256']}, not {expected['table']['sha256']}"
+            )
+        self.num_embeddings, self.dim = self.meta["num_embeddings"], self.meta["embedding_dim"]
+        self.dtype = getattr(torch, self.meta["dtype"])
+        self.padding_idx = self.meta.get("padding_idx")
+        heads = self.meta.get("head_sizes")
+        self.head_sizes = None if heads is None else np.array(heads, np.int64)
+        self.offsets = None if heads is None else np.cumsum(self.head_sizes) - self.head_sizes
+        config = {**self._config(), "instance": next(_numbers)}
+        self.key = json.dumps(config, sort_keys=True)
+        _live[self.key] = self
+
+    def _bare(self):
+        if self._given not in DTYPES:
+            raise ArgumentError(
+                f"{self.path} is a file and no bundle, so dtype must be one of {sorted(DTYPES)}, got {self._given!r}"
+            )
+        with NativeRows(self.path) as rows:
+            n, width = rows.shape
+        if width % DTYPES[self._given]:
+            raise DtypeError(f"rows of {width} bytes in {self.path} do not consist of {self._given}")
+        table = {"file": os.path.basename(self.path), "backend": "native", "bytes": 0, "sha256": ""}
+        dim = width // DTYPES[self._given]
+        return {"num_embeddings": n, "embedding_dim": dim, "dtype": self._given, "row_bytes": width, "table": table}
+
+    def _config(self):
+        return {"path": self.path, "dtype": self._given, "options": self._options, "meta": self.meta}
+
+    def config(self):
+        """Return what `restored` takes: where the table is, its hash, and options."""
+        if self._closed:
+            raise ClosedError(f"the table {self._file} was closed: its module can't be pickled or copied")
+        if not self.meta["table"]["sha256"]:
+            with self._lock():
+                self.meta = {**self.meta, "table": {**self.meta["table"], "sha256": self.rows().checksum()}}
+        return self._config()
+
+    def rows(self):
+        """Return the reader of the table; a process opens its own."""
+        reader = self._reader
+        if reader is None or self._closed or self._process != os.getpid():
+            if self._closed:
+                raise ClosedError(f"the table {self._file} was closed")
+            with self._lock():
+                return self._opened()
+        return reader
+
+    def _opened(self):
+        if self._process != os.getpid():
+            self._check_same()
+            self._process = os.getpid()
+        if self._reader is None:
+            if self._identity is not None:
+                self._check_same()
+            before = identity(self._file)
+            reader = self._open()
+            if identity(self._file) != before:
+                reader.close()
+                raise StoreFormatError(f"{self._file} was changed or replaced while it was opened; try again")
+            self._reader, self._identity = reader, before
+        if self._closed:  # by another thread, meanwhile
+            self._reader.close()
+            raise ClosedError(f"the table {self._file} was closed")
+        return self._reader
+
+    def _open(self):
+        rows, width, table = self.num_embeddings, self.meta["row_bytes"], self.meta["table"]
+        if table["backend"] == "python":
+            return PythonRows(self._file, rows, width)
+        reader = NativeRows(self._file, **self._options)
+        info = reader.info()
+        if (info["rows"], info["row_bytes"]) != (rows, width) or info["file_bytes"] != (
+            table["bytes"] or info["file_bytes"]
+        ):
+            reader.close()
+            raise CorruptRecordError(
+                f"{self._file} has {info['rows']} rows of {info['row_bytes']} bytes in {info['file_bytes']}, and its "
+                f"bundle says {rows} of {width} in {table['bytes']}"
+            )
+        return reader
+
+    def _check_same(self):
+        """Raise unless the file at the path is the one that was opened, or has the same content."""
+        if self._identity is None or identity(self._file)[:4] == self._identity[:4]:
+            return
+        digest = self.meta["table"]["sha256"]
+        if not digest:
+            raise StoreFormatError(f"{self._file} was changed or replaced since it was opened; open it again")
+        self._identity = check_sha256(self._file, digest)
+
+    @property
+    def closed(self):
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self):
+        """Close the table. Idempotent."""
+        self._closed = True
+        reader = self._reader
+        if reader is not None:
+            reader.close()
+
+    def lookup(self, ids):
+        """Return the rows of a tensor of ids, shape (*ids.shape, dim)."""
+        return self.fetch(integers(ids))
+
+    def fetch(self, array):
+        """Return the rows of an array of ids as a tensor."""
+        rows = self.rows()
+        out, memory = results.empty((*array.shape, self.dim), self.dtype)
+        rows.gather_into(array, memory)
+        return out
+
+    def lookup_heads(self, ids):
+        """Return the rows of ids that count within each head, shape (*ids.shape, dim)."""
+        array, _shape = row_ids(integers(ids))
+        heads = len(self.offsets)
+        try:
+            array = np.broadcast_to(array, np.broadcast_shapes(array.shape, (heads,)))
+        except ValueError:
+            raise ArgumentError(
+                f"ids of shape {tuple(array.shape)} do not fit {heads} heads: the last dimension must be {heads}"
+            ) from None
+        if (array.view(np.uint64) >= self.head_sizes.view(np.uint64)).any():
+            self._refuse_heads(array)
+        return self.fetch(array.astype(np.int64, copy=False) + self.offsets)
+
+    def _refuse_heads(self, array):
+        heads = np.broadcast_to(np.arange(len(self.offsets)), array.shape).reshape(-1)
+        for position, (number, head) in enumerate(zip(array.reshape(-1).tolist(), heads.tolist(), strict=True)):
+            if not 0 <= number < self.head_sizes[head]:
+                size = self.head_sizes[head]
+                raise RecordIndexError(
+                    f"id {number} at position {position} is outside head {head}: want 0 to {size - 1}: "
+                    f"table {self._file}"
+                )
+
+
+def integers(ids, what="ids"):
+    """Return the array that shares a tensor's memory.
+
+    Raises
+    ------
+    DtypeError
+        It is no tensor of integers on the CPU.
+    """
+    if not isinstance(ids, torch.Tensor):
+        raise DtypeError(f"{what} must be a tensor, got {type(ids).__name__}; NativeRows takes anything")
+    if ids.device.type != "cpu":
+        raise DtypeError(f"{what} are on {ids.device}, and a mapped table is read by the CPU: pass .cpu()")
+    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
+        raise DtypeError(f"{what} must be of an integer dtype, not {ids.dtype}")
+    return ids.numpy()
+
+
+def find(key):
+    """Return the table of a key; one that this process does not have is opened from what the key says."""
+    table = _live.get(key)
+    if table is None:
+        table = _adopted[key] = Table.restored(json.loads(key))
+        _live[key] = table
+    return table
