@@ -135,6 +135,8 @@ def _kind_name(dtype):
     if isinstance(dtype, str) and dtype in _KINDS:
         return dtype
     if isinstance(dtype, (str, type, np.dtype)):
+        if isinstance(dtype, np.dtype) and not dtype.isnative:
+            raise DtypeError(f"rows are little-endian, and {dtype.str} is not")
         try:
             name = _BY_DTYPE.get(np.dtype(dtype).name if not isinstance(dtype, str) else dtype.removeprefix("torch."))
         except TypeError:

@@ -1,6 +1,7 @@
 """What rows of a table come from: a raw file, memory, or chunks one after another."""
 
 import io
+import itertools
 import math
 import os
 import sys
@@ -150,6 +151,7 @@ class File:
     def __init__(self, path):
         _engine.path_arg(path)  # refuses what is no path
         self._path = os.path.abspath(os.fsdecode(path))
+        _refuse_formats(self._path)
 
     def row_bytes(self, given):
         """Return the width of a row."""
@@ -173,6 +175,8 @@ class Memory:
     rows = 0
 
     def __init__(self, obj, layout=None):
+        if getattr(obj, "is_quantized", False):
+            _flat(obj)
         self._pinned = _engine.pin(obj)
         self.layout = layout or _Layout()
 
@@ -208,7 +212,7 @@ class Chunks:
     def row_bytes(self, given):
         """Return the width of a row; it may be that of the first chunk."""
         if not self._counted:
-            self._first = [chunk for chunk in (next(self._chunks, None),) if chunk is not None]
+            self._first = list(itertools.islice(self._chunks, 1))
             if self._first and hasattr(self._first[0], "shape"):
                 first = self._first[0]
                 size = first.element_size() if hasattr(first, "element_size") else np.dtype(first.dtype).itemsize
@@ -238,11 +242,36 @@ class Chunks:
                 flat = _flat(chunk)
             except ZrecordError as error:
                 raise type(error)(f"chunk {number}: {error}") from None
+            shape = tuple(getattr(chunk, "shape", ()))
+            if len(shape) > 1 and shape[0] and flat.nbytes != shape[0] * packing.row_bytes:
+                raise ArgumentError(
+                    f"chunk {number} has the shape {shape} and rows of {flat.nbytes // shape[0]} bytes, not of "
+                    f"{packing.row_bytes}"
+                )
             if flat.nbytes % packing.row_bytes:
                 raise ArgumentError(
                     f"chunk {number} has {flat.nbytes} bytes, which are not whole rows of {packing.row_bytes}"
                 )
             write(flat)
+
+
+#: How files begin that hold more than rows.
+_FORMATS = {
+    b"\x93NUMPY": "a .npy file: pass numpy.load(path, mmap_mode='r')",
+    b"PK\x03\x04": "a zip archive (.npz, .pt): load it and pass the array",
+    b"MEFTNAT1": "a table already",
+}
+
+
+def _refuse_formats(path):
+    try:
+        with open(path, "rb") as file:
+            first = file.read(8)
+    except OSError:
+        return  # the engine says what is wrong
+    for sign, what in _FORMATS.items():
+        if first.startswith(sign):
+            raise ArgumentError(f"{path} is no file of rows alone, but {what}")
 
 
 def _chain(first, rest):
@@ -257,6 +286,8 @@ def _flat(chunk):
         raise DtypeError("a table has no place for the mask of a masked array; use .filled()")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(chunk, torch.Tensor):
+        if chunk.is_quantized:
+            raise DtypeError("a quantized tensor's scale has no place in a table; pass its dequantize() or int_repr()")
         if not chunk.is_cpu:
             raise DtypeError(f"a tensor must be on the CPU, not on {chunk.device}")
         # Not every dtype of torch's is one of NumPy's.

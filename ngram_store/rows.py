@@ -87,7 +87,8 @@ class NativeRows(NumberRows, OpenTable):
     process (``RssFile``), but is page cache, which the system takes back at
     need. The process's own memory (``RssAnon``) is bounded by the cache, and by
     16 bytes an id of a chunk and three decoded blocks a thread while a query
-    runs.
+    runs; bags and numbers of a table that is not raw take 32 MiB more. A block
+    has at most 256 MiB, unless it is a single row.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from loaderx import errors
-from ngram_store import NativeRows
+from ngram_store import NativeRows, pack_native
 from tests.bags import embedding_bag, nans, same_bits, some_bags, table_of, weight_of
 from tests.processes import in_child, run_python
 from tests.tables import RAW, SHUFFLE, XOR, ZLIB, forge, sparse
@@ -137,7 +137,7 @@ def test_without_ml_dtypes_results_of_bfloat16_are_bits_or_tensors(tmp_path):
         sys.modules["ml_dtypes"] = None
         import numpy as np, torch
         from loaderx import errors
-        from ngram_store import NativeRows
+        from ngram_store import NativeRows, pack_native
         rows = NativeRows(sys.argv[1])
         try:
             rows.embedding_bag([[0, 1]], dtype="bf16")
@@ -262,7 +262,7 @@ def test_each_row_is_decoded_once_for_a_chunk(tmp_path, predictor, block_rows):
 LONG = """
     import os
     import numpy as np
-    from ngram_store import NativeRows
+    from ngram_store import NativeRows, pack_native
     from tests.tables import forge, sparse
     path = os.environ["FOLDER"] + "/t.men"
     {make}
@@ -300,7 +300,7 @@ def test_a_sparse_table_takes_no_gathered_memory(tmp_path):
         """
         import sys
         import numpy as np
-        from ngram_store import NativeRows
+        from ngram_store import NativeRows, pack_native
         from tests.test_memory import STATUS
         exec(__import__("textwrap").dedent(STATUS).split("folder =")[0])
         rows = NativeRows(sys.argv[1])
@@ -315,3 +315,30 @@ def test_a_sparse_table_takes_no_gathered_memory(tmp_path):
         """,
         path,
     )
+
+
+def test_wide_rows_of_a_compressed_table_take_bounded_memory(tmp_path):
+    """However many ids there are, and however wide the rows."""
+    run_python(
+        """
+        import sys
+        import numpy as np
+        from ngram_store import NativeRows, pack_native
+        from tests.test_memory import STATUS
+        exec(__import__("textwrap").dedent(STATUS).split("folder =")[0])
+        pack_native(np.ones((8, 1 << 18), np.float32), sys.argv[1], codec="zstd")
+        rows = NativeRows(sys.argv[1], threads=2)
+        ids = np.arange(20_000) % 8
+        rows.embedding_bag(ids[:8], [0])
+        before = kib("RssAnon")
+        assert (rows.embedding_bag(ids, [0]) == 20_000).all()  # 20 GB, were they gathered
+        assert kib("RssAnon") - before < 100 << 10, kib("RssAnon") - before
+        """,
+        tmp_path / "t.men",
+    )
+
+
+def test_numbers_of_another_byte_order_are_refused(tmp_path):
+    pack_native(np.ones((4, 8)), tmp_path / "t.men")
+    with NativeRows(tmp_path / "t.men") as rows, pytest.raises(errors.DtypeError, match="little-endian"):
+        rows.embedding_bag([0], [0], dtype=np.dtype(">f8"))

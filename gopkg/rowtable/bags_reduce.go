@@ -232,7 +232,7 @@ func (w *reduction) byChunks() error {
 		return err
 	}
 	for from := 0; from < n; {
-		to := min(from+q.t.chunk, n)
+		to := min(from+q.locatable(), n)
 		ids, weights, weights64 := w.keep(&w.kept, int64(from), int64(to))
 		from = to
 		if len(ids) == 0 {

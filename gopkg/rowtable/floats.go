@@ -98,7 +98,7 @@ func (q *query) decodeRaw(r *FloatRequest, from int, budget time.Duration) (next
 func (q *query) decodeAll(r *FloatRequest, from int, budget time.Duration) (next int, err error) {
 	start := time.Now()
 	for next = from; next < len(q.ids); {
-		end := min(next+q.t.chunk, len(q.ids))
+		end := min(next+q.locatable(), len(q.ids))
 		base, places, err := q.locate(next, end)
 		if err != nil {
 			return from, err

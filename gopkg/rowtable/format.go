@@ -27,7 +27,7 @@ const (
 	// MaxRowBytes is the widest row.
 	MaxRowBytes = 1 << 30
 	// MaxBlockBytes is the largest block, decoded.
-	MaxBlockBytes = 1 << 31
+	MaxBlockBytes = 1 << 28
 )
 
 // flags of a header.

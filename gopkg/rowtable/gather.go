@@ -243,6 +243,14 @@ func copyRows(out, base []byte, places []int64, first int, width int64) {
 	}
 }
 
+// locatedBytes bounds the memory for the rows of one locate.
+const locatedBytes = 32 << 20
+
+// locatable returns how many ids locate takes at once.
+func (q *query) locatable() int {
+	return int(min(int64(q.t.chunk), max(1, locatedBytes/q.t.h.rowBytes)))
+}
+
 // locate finds the rows of a chunk of the query's ids, for work on them in
 // place: row i of the chunk is base[places[i]:][:RowBytes]. Nothing of a raw
 // table is copied; base is its mapping then, to be read under mem.Guard only.

@@ -176,7 +176,7 @@ func TestBlocksThatHoldMoreOrLessThanTheirRowsAreRefused(t *testing.T) {
 			"trailing bytes":     bomb(t, 1<<20, append(compress(t, make([]byte, 1<<20), c), 0), c),
 			"cut short":          bomb(t, 1<<20, compress(t, make([]byte, 1<<20), c)[:20], c),
 			"an empty block":     bomb(t, 1<<20, nil, c),
-			"more than can hold": bomb(t, 1<<30, []byte("abcdef"), c),
+			"more than can hold": bomb(t, MaxBlockBytes, []byte("abcdef"), c),
 		} {
 			t.Run(fmt.Sprint(name, c), func(t *testing.T) {
 				table := opened(t, content, Options{})
