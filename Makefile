@@ -47,8 +47,9 @@ crash: $(VENV)/.base ## Kill writers of stores and tables hundreds of times, and
 	ZRECORD_CRASH=200 $(GO) test -count=1 -timeout 60m -v -run '^(TestKill|TestPowerCut)$$' ./gopkg/zrecord
 	ROWTABLE_CRASH=1000 $(GO) test -count=1 -timeout 60m -v -run '^TestPackKill$$' ./gopkg/rowtable
 
-soak: $(VENV)/.base ## Read while appending for a minute, under the race detector
+soak: $(VENV)/.test build ## Read while appending for a minute under the race detector, and interrupt every kind of loader
 	ZRECORD_SOAK=60s $(GO) test -race -count=1 -v -run '^TestSoak$$' ./gopkg/zrecord
+	LOADER_STORMS=all $(PY) -m pytest tests/test_loader_interrupts.py
 
 fuzz: $(VENV)/.base ## Every Go fuzz test for FUZZTIME each (20s; the long form is FUZZTIME=10m)
 	@grep -rl '^func Fuzz' --include='*_test.go' gopkg pybind | while read -r file; do \

@@ -1,6 +1,7 @@
 """Loaders and what signal handlers raise: no batch twice or never, nothing left running."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -76,11 +77,16 @@ LOADERS = (
 """
 )
 
-#: Those of every run; the others are slow.
-FEW = [("engine", 0, "numpy", ""), ("engine", 0, "torch", "negated"), ("engine", 4, "numpy", "negated")]
+#: Those of every run; ``make soak`` takes all.
+FEW = [
+    ("engine", 0, "numpy", ""),
+    ("engine", 0, "torch", "negated"),
+    ("engine", 4, "numpy", "negated"),
+    ("python", 1, "numpy", ""),
+]
+ALL = list(itertools.product(("engine", "python"), (0, 1, 4), ("numpy", "torch"), ("", "negated")))
 WAYS = [
-    pytest.param(way, id="-".join(map(str, way)), marks=() if way in FEW else pytest.mark.slow)
-    for way in itertools.product(("engine", "python"), (0, 1, 4), ("numpy", "torch"), ("", "negated"))
+    pytest.param(way, id="-".join(map(str, way))) for way in (ALL if os.environ.get("LOADER_STORMS") == "all" else FEW)
 ]
 
 
