@@ -12,7 +12,7 @@ from loaderx.errors import ArgumentError, DtypeError
 __all__ = ["FloatFile", "Matrix"]
 
 #: Most bytes of a piece, but for one row.
-_PIECE_BYTES = 16 << 20
+_PIECE_BYTES = 4 << 20
 
 
 def _step(chunk_rows, dim):

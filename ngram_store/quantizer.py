@@ -103,7 +103,7 @@ def pack_quantized(
 
     Notes
     -----
-    Memory is bounded by some pieces of `chunk_rows` rows, or of 16 MiB if that
+    Memory is bounded by some pieces of `chunk_rows` rows, or of 4 MiB if that
     is less, and by what `pack_native` takes. ``"auto"`` needs the space of both
     tables for a moment. A mapped source must not be shortened meanwhile.
 
