@@ -20,7 +20,6 @@ text.
 import argparse
 import json
 import math
-import os
 import sys
 
 import numpy as np
@@ -29,14 +28,12 @@ from . import __version__, dtypes
 from ._format import codec_tag, format_info
 from ._records import BLOCK_RECORDS
 from ._schema import read_schema
+from ._terminal import BAD, OK, execute, line, map_npy, prepare, size
 from .converter import from_numpy
-from .errors import ArgumentError, DtypeError, StoreFormatError, StoreNotFoundError, ZrecordError
+from .errors import ArgumentError, StoreFormatError, StoreNotFoundError, ZrecordError
 from .zrecord import Zrecord
 
 __all__ = ["main"]
-
-_NPY = b"\x93NUMPY"
-_OK, _BAD, _USAGE, _INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv=None):
@@ -51,46 +48,12 @@ def main(argv=None):
     -------
     int
     """
-    if sys.stdout is None:  # closed by whoever started this
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a name of any bytes can be shown
-            stream.reconfigure(errors="backslashreplace")
+    prepare()
     parser = _parser()
     args = parser.parse_args(argv)
     if args.run is _convert:
         _check_options(parser, args)
-    status = _OK
-    try:
-        result, status = args.run(args)
-        if result is not None:
-            _show(result, args.json)
-        sys.stdout.flush()
-        return status
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except BrokenPipeError:
-        _silence()
-        return status  # whoever read the output has seen enough; what was found stays found
-    except (ZrecordError, OSError, ValueError) as error:
-        _report(error, args.json)
-        return _BAD
-
-
-def _report(error, as_json):
-    """Say why the command failed, if anybody can still be told."""
-    try:
-        if as_json:
-            print(json.dumps({"error": str(error), "kind": type(error).__name__}), flush=True)
-        else:
-            print(f"loaderx: {_line(error)}", file=sys.stderr, flush=True)
-    except OSError:
-        _silence()
-
-
-def _line(value):
-    """Return a value's text as one line: a path in it may hold anything."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(value))
+    return execute("loaderx", args, _show)
 
 
 def _check_options(parser, args):
@@ -99,11 +62,6 @@ def _check_options(parser, args):
         parser.error("--level has no meaning with --codec raw, which does not compress")
     if args.dict_size is not None and args.codec != "zstd_dict":
         parser.error("--dict-size goes with --codec zstd_dict")
-
-
-def _silence():
-    """Send what is left of standard output nowhere: Python would complain when it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -183,8 +141,8 @@ def _info(args):
         }
         if stats["lost"]:
             lost = f"{stats['lost']} of {stats['records']} records can't be read: a chunk file is missing or too short"
-            print(f"loaderx: {_line(args.store)}: {lost}", file=sys.stderr)
-        return result, _BAD if stats["lost"] else _OK
+            print(f"loaderx: {line(args.store)}: {lost}", file=sys.stderr)
+        return result, BAD if stats["lost"] else OK
 
 
 def _verify(args):
@@ -200,7 +158,7 @@ def _verify(args):
         except ZrecordError as error:
             schema = str(error)
     result = {"store": args.store, "records": count, "bad": len(bad), "schema": schema, "bad_records": bad}
-    return result, _BAD if bad or schema not in ("ok", "none") else _OK
+    return result, BAD if bad or schema not in ("ok", "none") else OK
 
 
 def _unfit(schema, store, count, known):
@@ -211,8 +169,8 @@ def _unfit(schema, store, count, known):
         idxs = np.setdiff1d(np.arange(start, min(start + BLOCK_RECORDS, count)), known)
         sizes = store.lengths(idxs).astype(np.int64)
         wrong = sizes != row if schema.get("kind") == "dense" else sizes % max(row, 1) != 0
-        for index, size in zip(idxs[wrong].tolist(), sizes[wrong].tolist(), strict=True):
-            unfit.append({"index": index, "error": f"has {size} bytes, a row of the schema has {row}"})
+        for index, found in zip(idxs[wrong].tolist(), sizes[wrong].tolist(), strict=True):
+            unfit.append({"index": index, "error": f"has {found} bytes, a row of the schema has {row}"})
     return unfit
 
 
@@ -222,7 +180,7 @@ def _compact(args):
         store.compact()
         after = store.stats()
     freed = before["chunk_bytes"] - after["chunk_bytes"]
-    return {"store": args.store, "freed": freed, **after}, _OK
+    return {"store": args.store, "freed": freed, **after}, OK
 
 
 def _cat(args):
@@ -235,7 +193,7 @@ def _cat(args):
         store.gather([index], record, [0])
     if not args.json and not args.text:
         sys.stdout.buffer.write(record)
-        return None, _OK
+        return None, OK
     schema = _schema(args.store)
     values = record
     if schema is not None:
@@ -245,9 +203,9 @@ def _cat(args):
     if not args.json:
         with np.printoptions(threshold=sys.maxsize):
             print(values)
-        return None, _OK
+        return None, OK
     result = {"index": index, "bytes": record.nbytes, "dtype": str(values.dtype), "shape": list(values.shape)}
-    return {**result, "values": _plain(values)}, _OK
+    return {**result, "values": _plain(values)}, OK
 
 
 def _plain(values):
@@ -263,29 +221,12 @@ def _plain(values):
 
 
 def _convert(args):
-    array = _load(args.source)
+    array = map_npy(args.source)
     options = {"codec": args.codec, "level": args.level, "dict_size": args.dict_size}
     count = from_numpy(args.store, array, **options, exist_ok=not args.no_append)
     with Zrecord(args.store, mode="r") as store:
         stats = store.stats()
-    return {"store": args.store, "converted": count, "bytes": array.nbytes, **stats}, _OK
-
-
-def _load(path):
-    """Map the array of a .npy file."""
-    with open(path, "rb") as file:
-        begin = file.read(len(_NPY))
-    if begin.startswith(b"PK"):
-        raise StoreFormatError(f"{path} is an archive, perhaps of several arrays: save the one to convert as .npy")
-    if begin != _NPY:
-        raise StoreFormatError(f"{path} is not a .npy file")
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        if "objects" in str(error):
-            raise DtypeError(f"{path} holds references to Python objects, which can't be stored") from None
-        raise StoreFormatError(f"{path} is a damaged .npy file: {error}") from None
-    return array
+    return {"store": args.store, "converted": count, "bytes": array.nbytes, **stats}, OK
 
 
 def _schema(path):
@@ -302,22 +243,14 @@ def _show(result, as_json):
         return
     bad = result.pop("bad_records", ())
     for one in bad:
-        print(f"record {one['index']}: {_line(one['error'])}")
+        print(f"record {one['index']}: {line(one['error'])}")
     width = max(map(len, result))
     for key, value in result.items():
         if key == "codecs":
             value = ", ".join(f"{n} {name}" for name, n in value.items() if n) or "none"
         if key in _BYTES:
-            value = f"{value}  ({_size(value)})"
-        print(f"{key.replace('_', ' '):{width}}  {_line(value)}")
+            value = f"{value}  ({size(value)})"
+        print(f"{key.replace('_', ' '):{width}}  {line(value)}")
 
 
 _BYTES = {"record_bytes", "live_bytes", "chunk_bytes", "reclaimable", "freed", "bytes"}
-
-
-def _size(n):
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.4g} {unit}"
-        n /= 1024
-    return f"{n:.4g} TiB"

@@ -1,13 +1,14 @@
 """Immutable, memory-mapped embedding tables that stand in for layers of a model at inference.
 
-==============================  ====================================================
-``NativeRows``, ``pack_native``  rows of bytes in a file: read and written
-``MappedEmbedding``             for ``nn.Embedding``
-``MappedEmbeddingBag``          for ``nn.EmbeddingBag``
-``MappedMultiHeadEmbedding``    for the multi-head embeddings of n-gram memories
-``export_...``                  bundles for these, from the modules they replace
-``open_embedding_bag``          a bag with the mode and padding it was exported with
-==============================  ====================================================
+=====================================  ====================================================
+``NativeRows``, ``pack_native``        rows of bytes in a file: read and written
+``MappedEmbedding``                    for ``nn.Embedding``
+``MappedEmbeddingBag``                 for ``nn.EmbeddingBag``
+``MappedMultiHeadEmbedding``           for the multi-head embeddings of n-gram memories
+``QuantizedRows``, ``pack_quantized``  numbers in fewer bytes: read and written
+``export_...``                         bundles for these, from the modules they replace
+``open_embedding_bag``                 a bag with the mode and padding it was exported with
+=====================================  ====================================================
 
 torch is imported when one of the modules or exporters is asked for, not before.
 """
@@ -17,6 +18,8 @@ import importlib
 from loaderx import __version__
 
 from .bundle import Bundle, read_bundle
+from .quantized import QuantizedRows
+from .quantizer import QuantizedReport, pack_quantized, pack_quantized_file
 from .rows import BadBlock, NativeRows
 from .writer import BlockEncoding, PackReport, pack_native
 
@@ -41,6 +44,8 @@ __all__ = [
     "MappedMultiHeadEmbedding",
     "NativeRows",
     "PackReport",
+    "QuantizedReport",
+    "QuantizedRows",
     "__version__",
     "export_demo_embedding",
     "export_embedding",
@@ -48,6 +53,8 @@ __all__ = [
     "export_multihead",
     "open_embedding_bag",
     "pack_native",
+    "pack_quantized",
+    "pack_quantized_file",
     "read_bundle",
 ]
 

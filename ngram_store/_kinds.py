@@ -10,7 +10,7 @@ from loaderx.errors import ArgumentError, DtypeError
 
 from ._arguments import count
 
-__all__ = ["Kind", "bag_kind", "float_kind"]
+__all__ = ["Kind", "bag_kind", "float_kind", "kind_number", "width_of"]
 
 #: Name, the engine's number, bytes of a column, bytes behind the columns, type of results.
 _KINDS = {
@@ -129,6 +129,19 @@ def bag_kind(dtype, dim, row_bytes, mode, accumulate):
 def float_kind(dtype, dim, row_bytes):
     """Return the `Kind` of rows that are decoded."""
     return Kind(dtype, dim, row_bytes, "float32")
+
+
+def width_of(kind, dim):
+    """Return the bytes of a row of a kind, given by its name; 0 if there is no such row."""
+    if kind not in _KINDS or dim < 1:
+        return 0
+    _, column, tail, _ = _KINDS[kind]
+    return (dim + 1) // 2 + tail if column == 0.5 else dim * column + tail
+
+
+def kind_number(kind):
+    """Return the engine's number of a kind."""
+    return _KINDS[kind][0]
 
 
 def _kind_name(dtype):

@@ -12,7 +12,7 @@ from loaderx.errors import ArgumentError, BufferSizeError, DtypeError, RecordInd
 from ._ids import id_memory
 from ._kinds import bag_kind, float_kind
 
-__all__ = ["NumberRows"]
+__all__ = ["NumberRows", "target_of"]
 
 _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
@@ -135,7 +135,7 @@ class NumberRows:
             out = owner = kind.empty((bags,), bits)
             where, size = _engine.address(out), out.nbytes
         else:
-            where, size, owner = _target(out, kind, (bags,))
+            where, size, owner = target_of(out, kind, (bags,))
         factors = padding = 0
         if weights is not None:
             if mode != "sum":
@@ -188,7 +188,7 @@ class NumberRows:
             out = owner = kind.empty(shape, False)
             where, size = _engine.address(out), out.nbytes
         else:
-            where, size, owner = _target(out, kind, tuple(shape))
+            where, size, owner = target_of(out, kind, tuple(shape))
         if where & 3:
             raise ArgumentError("out is not aligned to 4 bytes")
         rest = where, size // 4, kind.spec | (_UNSIGNED if unsigned else 0)
@@ -252,7 +252,7 @@ def _padding(index, rows):
     return number % rows
 
 
-def _target(out, kind, rows):
+def target_of(out, kind, rows):
     """Return address, size and owner of the caller's memory for results."""
     if type(out) is np.ndarray and out.dtype is kind.dtype and out.shape == (*rows, kind.dim):
         try:  # that ctypes takes it says that it is contiguous and writable

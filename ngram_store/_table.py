@@ -7,6 +7,7 @@ from loaderx import _engine
 from loaderx.errors import ClosedError, StoreFormatError
 
 from ._arguments import POLICIES, cache_args, count
+from ._identity import identity
 
 __all__ = ["OpenTable"]
 
@@ -16,6 +17,9 @@ _LONG = 16 << 20
 
 class OpenTable:
     """Base of `ngram_store.NativeRows`: the life of its handle, and what the header says."""
+
+    #: Width of a row if the file has no header and is nothing but rows, else 0.
+    _plain = 0
 
     def _configure(self, path, cache_bytes, cache_policy, threads, query_chunk_rows):
         _engine.path_arg(path)  # refuses what is no path
@@ -36,14 +40,16 @@ class OpenTable:
 
     def _open(self):
         raw, address, size = _engine.path_arg(self._where)
-        where, options, seen = self._where, self._options, {}
+        where, options, plain, seen = self._where, self._options, self._plain, {}
 
         def open_(number, _raw=raw):  # which owns the memory at `address`
             cache_bytes, policy = options["cache"]
             threads, chunk = options["threads"] or 0, options["chunk"] or -1
-            status = _engine.lib.RowsOpen(number, address, size, cache_bytes, POLICIES[policy], threads, chunk)
+            status = _engine.lib.RowsOpen(number, address, size, cache_bytes, POLICIES[policy], threads, chunk, plain)
             if status >= 0:
                 info = json.loads(_engine.text(_engine.lib.RowsInfo, number))
+                if plain:  # nothing in such a file tells it from another one
+                    info["identity_of_file"] = identity(where)[:4]
                 if seen.setdefault("info", info) != info:
                     raise StoreFormatError(
                         f"{where} was replaced by another table since it was opened; open it again to read that"

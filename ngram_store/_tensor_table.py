@@ -107,6 +107,8 @@ class Table:
         else:
             bundle = read_bundle(self.path)
             self._file, self.meta = bundle.table_path, bundle.meta
+            if bundle.kind == "quantized":
+                raise DtypeError(f"{self.path} holds quantised rows, which QuantizedRows reads")
             if self._given not in (None, self.meta["dtype"]):
                 raise DtypeError(f"{self.path} holds {self.meta['dtype']}, not {self._given}")
             if bundle.backend not in ("native", "python"):

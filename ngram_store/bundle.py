@@ -10,7 +10,7 @@ its place, as ``.NAME.bundle-XXXXXXXX.tmp``, and renamed.
 =======================  =======================================================================
 ``format``               ``"ngram_store-bundle"``
 ``version``              1; a reader refuses a higher one
-``kind``                 ``"embedding"``, ``"multihead"``, ``"embedding_bag"``; others may come
+``kind``                 ``"embedding"``, ``"multihead"``, ``"embedding_bag"``; ``"quantized"``
 ``producer``             name and version of the program that wrote it
 ``num_embeddings``       rows of the table
 ``embedding_dim``        elements of a row
@@ -26,7 +26,9 @@ its place, as ``.NAME.bundle-XXXXXXXX.tmp``, and renamed.
 
 Kind ``multihead`` adds ``head_sizes`` (rows of each head, in their order) and ``offsets`` (the first
 row of each). Kind ``embedding_bag`` adds ``mode`` (``"sum"``, ``"mean"`` or ``"max"``) and
-``include_last_offset``.
+``include_last_offset``. In kind ``quantized`` the ``dtype`` is ``"fp32"``, ``"fp16"``, ``"bf16"``,
+``"int8"``, ``"uint8_rowwise"`` or ``"int4_rowwise"``, rows are as ``gopkg/quant/FORMAT.md`` lays them
+out, and ``quantized`` is an object with what `QuantizedReport` tells of the source.
 
 Rows are little-endian. Both files are their owner's alone when new.
 """
@@ -44,6 +46,7 @@ from dataclasses import dataclass
 from loaderx import __version__, _engine
 from loaderx.errors import CorruptRecordError, StoreExistsError, StoreFormatError, StoreNotFoundError
 
+from ._kinds import width_of
 from ._rename import exchange
 
 __all__ = ["DTYPES", "META_FILE", "TABLE_FILES", "Bundle", "read_bundle", "write_bundle"]
@@ -143,7 +146,10 @@ def _check_meta(file, meta):
     name = table["file"]
     if name != os.path.basename(name) or name in ("", ".", "..") or "\0" in name:
         raise CorruptRecordError(f"{file} is damaged: table.file is {name!r}, which is no name of a file beside it")
-    if meta["row_bytes"] != meta["embedding_dim"] * DTYPES.get(meta["dtype"], 0):
+    dim, dtype = meta["embedding_dim"], meta["dtype"]
+    quantized = meta["kind"] == "quantized"
+    width = width_of(dtype, dim) if quantized else dim * DTYPES.get(dtype, 0)
+    if meta["row_bytes"] != width or (quantized and (not width or not isinstance(meta.get("quantized"), dict))):
         raise CorruptRecordError(
             f"{file} is damaged: rows of {meta['embedding_dim']} {meta['dtype']} do not have {meta['row_bytes']} bytes"
         )

@@ -10,8 +10,8 @@ import (
 )
 
 // RowsOpen opens the row table at a path as the reserved handle id; policy is
-// one of rowtable's. threads and chunkRows are as in its Options.
-func RowsOpen(id int64, path uint64, pathLen, cacheBytes, policy, threads, chunkRows int64) (status int64) {
+// one of rowtable's. threads, chunkRows and plainRowBytes are as in its Options.
+func RowsOpen(id int64, path uint64, pathLen, cacheBytes, policy, threads, chunkRows, plainRowBytes int64) (status int64) {
 	enter()
 	defer guard(&status)
 	name, err := pathOf(path, pathLen)
@@ -20,6 +20,7 @@ func RowsOpen(id int64, path uint64, pathLen, cacheBytes, policy, threads, chunk
 	}
 	rows, err := rowtable.Open(name, rowtable.Options{
 		CacheBytes: cacheBytes, CachePolicy: rowtable.Policy(small(policy)), Threads: int(threads), ChunkRows: chunkRows,
+		PlainRowBytes: plainRowBytes,
 	})
 	if err != nil {
 		return fail(err)

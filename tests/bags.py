@@ -74,3 +74,10 @@ def as_tensor(array):
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def matrix_of(rng, rows, dim):
+    """Return numbers of rows of different sizes, some of them constant."""
+    matrix = (rng.standard_normal((rows, dim)) * rng.choice([1e-3, 1, 50], (rows, 1))).astype(np.float32)
+    matrix[:3] = [[0], [1.5], [-7]]
+    return matrix

@@ -15,6 +15,12 @@ var le = binary.LittleEndian
 // errs.ErrArgument for a number that the kind can't hold, naming its row; dst
 // then holds the rows before it.
 func (k Kind) EncodeRows(dst []byte, src []float32, dim int) error {
+	return k.EncodeRowsFrom(0, dst, src, dim)
+}
+
+// EncodeRowsFrom is EncodeRows for a piece of a table: errors count rows from
+// first on.
+func (k Kind) EncodeRowsFrom(first int64, dst []byte, src []float32, dim int) error {
 	width, err := k.RowBytes(dim)
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
@@ -27,7 +33,7 @@ func (k Kind) EncodeRows(dst []byte, src []float32, dim int) error {
 	encode := encoders[k]
 	for i := range n {
 		if err := encode(dst[i*width:][:width], src[i*dim:][:dim]); err != nil {
-			return fmt.Errorf("encode row %d as %s: %w", i, k, err)
+			return fmt.Errorf("encode row %d as %s: %w", first+int64(i), k, err)
 		}
 	}
 	return nil

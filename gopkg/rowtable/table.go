@@ -33,6 +33,9 @@ type Options struct {
 	ChunkRows int64
 	// Verify reads the whole file and checks it before Open returns.
 	Verify bool
+	// PlainRowBytes, unless 0, says that the file has no header, and is nothing
+	// but rows of this width.
+	PlainRowBytes int64
 }
 
 // DefaultChunkRows is how many ids are handled at once unless told otherwise.
@@ -127,12 +130,7 @@ func open(path string, opt Options) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	var raw [headerBytes]byte
-	n, err := f.ReadAt(raw[:], 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	h, err := parseHeader(raw[:n], st.Size())
+	h, err := headerOf(f, st.Size(), opt.PlainRowBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -160,6 +158,20 @@ func open(path string, opt Options) (*Table, error) {
 		return nil, errors.Join(err, c.close(), t.mapping.Close())
 	}
 	return t, nil
+}
+
+// headerOf reads the header of a file of size bytes, or makes that of one with
+// plain rows.
+func headerOf(f io.ReaderAt, size, plain int64) (*header, error) {
+	if plain != 0 {
+		return plainHeader(plain, size)
+	}
+	var raw [headerBytes]byte
+	n, err := f.ReadAt(raw[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return parseHeader(raw[:n], size)
 }
 
 // scatteredBytes is up to which width raw rows are read without what lies

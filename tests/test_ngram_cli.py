@@ -1,0 +1,197 @@
+"""The command ngram-store: output, exit status, and no traceback for a user's mistake."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from loaderx import __version__
+from ngram_store import NativeRows, QuantizedRows, cli, export_embedding, pack_native, pack_quantized
+from tests.processes import ROOT
+
+
+@pytest.fixture
+def matrix(rng):
+    return rng.integers(-3, 4, (500, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def source(tmp_path, matrix):
+    np.save(tmp_path / "in.npy", matrix)
+    return tmp_path / "in.npy"
+
+
+@pytest.fixture
+def table(tmp_path, matrix):
+    pack_native(matrix, tmp_path / "t.men", predictor="auto")
+    return tmp_path / "t.men"
+
+
+@pytest.fixture(params=["file", "embedding", "python", "quantized", "plain"])
+def any_table(request, tmp_path, matrix):
+    """Every sort of table, and the file in it that holds the rows."""
+    path = tmp_path / "any"
+    match request.param:
+        case "file":
+            pack_native(matrix, path)
+            return path, path
+        case "quantized" | "plain":
+            native = request.param == "quantized"
+            pack_quantized(matrix, path, "int4_rowwise", native)
+            return path, path / ("table.men" if native else "rows.bin")
+    backend = "native" if request.param == "embedding" else "python"
+    export_embedding(torch.nn.Embedding.from_pretrained(torch.from_numpy(matrix)), path, backend)
+    return path, path / ("table.men" if backend == "native" else "rows.bin")
+
+
+@pytest.fixture
+def run(capfd):
+    """Run a command in this process; return its status and what it printed."""
+
+    def call(*args):
+        status = cli.main([str(arg) for arg in args])
+        return status, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def run_json(run):
+    def call(*args):
+        status, out, err = run(*args, "--json")
+        assert out.count("\n") == 1 and err == ""
+        return status, json.loads(out)
+
+    return call
+
+
+def test_pack(tmp_path, source, matrix, run, run_json):
+    status, got = run_json("pack", source, tmp_path / "t", "--codec", "zstd", "--predictor", "auto", "--level", 5)
+    assert status == 0 and got["rows"] == 500 and got["row_bytes"] == 32
+    assert got["file_bytes"] == os.path.getsize(tmp_path / "t") and got["encodings"][0]["codec"] == "zstd"
+    matrix.tofile(tmp_path / "raw")
+    raw = "pack", tmp_path / "raw", tmp_path / "u", "--row-bytes", 32, "--deduplicate", "--block-rows", 50
+    status, out, err = run(*raw)
+    assert status == 0 and err == "" and "encodings" in out and "raw bytes      16000  (15.62 KiB)\n" in out
+    for name in "tu":
+        with NativeRows(tmp_path / name) as rows:
+            np.testing.assert_array_equal(rows.gather(np.arange(500), dtype="float32"), matrix)
+    status, got = run_json(*raw)
+    assert (status, got["kind"]) == (1, "StoreExistsError")
+    assert run_json(*raw, "--overwrite")[0] == 0
+
+
+def test_pack_quantised(tmp_path, source, matrix, run_json):
+    status, got = run_json("pack", source, tmp_path / "q", "--kind", "int8", "--native", "no", "--chunk-rows", 7)
+    assert status == 0 and got["kind"] == "int8" and got["width"] == 12 and got["file_bytes"] == 6000
+    matrix.tofile(tmp_path / "raw")
+    raw = "pack", tmp_path / "raw", tmp_path / "r", "--kind", "int8", "--dim", 8, "--native", "yes"
+    status, again = run_json(*raw)
+    assert status == 0 and again["decoded_sha256"] == got["decoded_sha256"] and again["native"]
+    assert run_json(*raw)[1]["kind"] == "StoreExistsError"
+    assert run_json(*raw, "--overwrite")[0] == 0
+    with QuantizedRows(tmp_path / "q") as one, QuantizedRows(tmp_path / "r") as other:
+        np.testing.assert_array_equal(one.gather(np.arange(500)), other.gather(np.arange(500)))
+
+
+def test_info(any_table, run, run_json):
+    path, file = any_table
+    status, got = run_json("info", path)
+    assert status == 0 and got["rows"] == 500 and got["file_bytes"] == os.path.getsize(file)
+    assert path == file or (got["sha256"] and got["embedding_dim"] == 8)
+    status, out, err = run("info", path)
+    assert status == 0 and err == "" and len(out.splitlines()) == len(got)
+
+
+def test_verify(any_table, run, run_json):
+    path, file = any_table
+    assert run_json("verify", path)[0] == 0
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-3] + bytes([whole[-3] ^ 4]) + whole[-2:])
+    status, got = run_json("verify", path)
+    assert status == 1 and got["bad"] == len(got["faults"]) >= 1
+    status, out, err = run("verify", path)
+    assert status == 1 and err == "" and out.splitlines()[0].startswith(("block 1", str(file)))
+    file.write_bytes(whole[:100])
+    assert run("verify", path)[0] == 1
+
+
+def test_verify_of_another_table(tmp_path, matrix, run_json):
+    pack_quantized(matrix, tmp_path / "q", "int8", True)
+    pack_native(matrix[:9], tmp_path / "q" / "table.men")
+    status, got = run_json("verify", tmp_path / "q")
+    assert status == 1 and "its bundle says 500 rows of 12 bytes" in got["faults"][0]["error"]
+
+
+def test_bench(any_table, run, run_json):
+    path, _ = any_table
+    options = "--seconds", 0.01, "--ids", 100, "--threads", 1, "--cache-bytes", 100000, "--cache-policy", "rows"
+    status, got = run_json("bench", path, *options)
+    assert status == 0 and got["ids"] == 100 and got["queries"] >= 1
+    assert 0 < got["least_ms"] <= got["median_ms"] and got["rows_per_second"] > 0
+    assert run("bench", path, *options)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("info", "missing"),
+        ("verify", "missing"),
+        ("bench", "missing"),
+        ("info", "."),
+        ("info", "in.npy"),
+        ("pack", "missing", "out"),
+        ("pack", "missing", "out", "--kind", "int8", "--dim", "3"),
+        ("pack", ".", "out"),
+        ("pack", "raw", "out"),
+        ("pack", "raw", "out", "--kind", "fp16"),
+        ("pack", "raw", "out", "--row-bytes", "7"),
+        ("pack", "raw", "out", "--dim", "7", "--kind", "fp16"),
+        ("pack", "in.npy", "out", "--dim", "7", "--kind", "fp16"),
+        ("pack", "in.npy", "nowhere/out"),
+        ("pack", "in.npy", "out", "--level", "30"),
+        ("bench", "empty"),
+        ("bench", "t.men", "--cache-bytes", "-1"),
+    ],
+)
+def test_failures_are_one_line(tmp_path, monkeypatch, source, table, run, run_json, args):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").write_bytes(bytes(32))
+    pack_native(np.zeros((0, 4), np.float32), "empty")
+    status, out, err = run(*args)
+    assert status == 1 and out == "" and err.count("\n") == 1 and err.startswith("ngram-store: ")
+    status, got = run_json(*args)
+    assert status == 1 and set(got) == {"error", "kind"}
+    assert not os.path.exists("out")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("tidy", "t"),
+        ("pack", "a", "b", "--dim", "3"),
+        ("pack", "a", "b", "--native", "yes"),
+        ("pack", "a", "b", "--kind", "int9"),
+        ("pack", "a", "b", "--kind", "int8", "--row-bytes", "8"),
+        ("pack", "a", "b", "--codec", "raw", "--level", "3"),
+        ("pack", "a", "b", "--block-rows", "0"),
+        ("bench", "t", "--ids", "x"),
+    ],
+)
+def test_wrong_calls(args, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(list(args))
+    assert end.value.code == 2 and "usage: ngram-store" in capsys.readouterr().err
+
+
+def test_the_module_is_the_command(table):
+    command = [sys.executable, "-m", "ngram_store"]
+    done = subprocess.run([*command, "info", str(table), "--json"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and json.loads(done.stdout)["rows"] == 500 and done.stderr == ""
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == f"loaderx-go {__version__}\n"
