@@ -7,6 +7,7 @@
 ``MappedMultiHeadEmbedding``    for the multi-head embeddings of n-gram memories
 ``export_...``                  bundles for these, from the modules they replace
 ``open_embedding_bag``          a bag with the mode and padding it was exported with
+``replace_embeddings``          all of the above for a whole model, in place
 ==============================  ====================================================
 
 torch is imported when one of the modules or exporters is asked for, not before.
@@ -30,6 +31,7 @@ _LAZY = {
     "export_embedding_bag": "export",
     "export_multihead": "export",
     "open_embedding_bag": "embedding_bag",
+    "replace_embeddings": "replace",
 }
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "open_embedding_bag",
     "pack_native",
     "read_bundle",
+    "replace_embeddings",
 ]
 
 
