@@ -172,14 +172,15 @@ def test_tied_weights_are_skipped_unless_the_input_alone_is_asked_for(tmp_path, 
 
 
 def test_embeddings_that_share_a_weight_are_replaced_together(tmp_path):
-    model = nn.ModuleList([nn.Embedding(50, 8), nn.Embedding(50, 8), nn.EmbeddingBag(50, 8)]).eval()
+    bags = nn.EmbeddingBag(50, 8), nn.EmbeddingBag(50, 8, mode="sum")
+    model = nn.ModuleList([nn.Embedding(50, 8), nn.Embedding(50, 8), *bags]).eval()
     for other in model[1:]:
         other.weight = model[0].weight
     expected = [module(IDS) for module in model]
     report = replace_embeddings(model, tmp_path / "one", select="0")
-    assert "its weight is 1.weight, 2.weight, too" in reasons(report)["0"]
+    assert "its weight is 1.weight, 2.weight, 3.weight, too" in reasons(report)["0"]
     report = replace_embeddings(model, tmp_path / "all")
-    assert [entry.bytes_freed for entry in report.modules] == [1600, 0, 0]
+    assert [entry.bytes_freed for entry in report.modules] == [1600, 0, 0, 0]
     assert model[0].path == model[1].path != model[2].path
     for module, rows in zip(model, expected, strict=True):
         assert_same_bits(module(IDS), rows)
