@@ -1,14 +1,7 @@
 """Immutable, memory-mapped embedding tables that stand in for layers of a model at inference.
 
-=====================================  ====================================================
-``NativeRows``, ``pack_native``        rows of bytes in a file: read and written
-``MappedEmbedding``                    for ``nn.Embedding``
-``MappedEmbeddingBag``                 for ``nn.EmbeddingBag``
-``MappedMultiHeadEmbedding``           for the multi-head embeddings of n-gram memories
-``QuantizedRows``, ``pack_quantized``  numbers in fewer bytes: read and written
-``export_...``                         bundles for these, from the modules they replace
-``open_embedding_bag``                 a bag with the mode and padding it was exported with
-=====================================  ====================================================
+``replace_embeddings``                 all of the above for a whole model, in place
+=====================================  =============================================
 
 torch is imported when one of the modules or exporters is asked for, not before.
 """
@@ -33,6 +26,7 @@ _LAZY = {
     "export_embedding_bag": "export",
     "export_multihead": "export",
     "open_embedding_bag": "embedding_bag",
+    "replace_embeddings": "replace",
 }
 
 __all__ = [
@@ -56,6 +50,7 @@ __all__ = [
     "pack_quantized",
     "pack_quantized_file",
     "read_bundle",
+    "replace_embeddings",
 ]
 
 

@@ -7,7 +7,7 @@ from loaderx.errors import ArgumentError, DtypeError, UnsupportedError
 
 from .bundle import DTYPES
 
-__all__ = ["dtype_name", "weight_of"]
+__all__ = ["bag_weight_of", "dtype_name", "weight_of"]
 
 
 def weight_of(module, kind):
@@ -41,6 +41,18 @@ def weight_of(module, kind):
             f"the weight has the shape {tuple(weight.shape)}, and must have rows of at least one element"
         )
     return weight.detach()
+
+
+def bag_weight_of(module):
+    """Return the weight of an ``nn.EmbeddingBag`` in a mode that torch can call."""
+    weight = weight_of(module, nn.EmbeddingBag)
+    if module.mode not in ("sum", "mean", "max"):
+        raise ArgumentError(f"the module has the mode {module.mode!r}, which torch does not know")
+    if module.mode == "max" and (module.scale_grad_by_freq or module.sparse):
+        raise UnsupportedError(
+            "torch has no mode 'max' with scale_grad_by_freq or sparse, so the module can't be called"
+        )
+    return weight
 
 
 def dtype_name(weight):

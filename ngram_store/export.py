@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from loaderx.errors import ArgumentError, DtypeError, UnsupportedError
+from loaderx.errors import ArgumentError, DtypeError
 
-from ._weight import dtype_name, weight_of
+from ._weight import bag_weight_of, dtype_name, weight_of
 from .bundle import TABLE_FILES, Bundle, write_bundle
 from .reference import write_rows
 from .writer import pack_native
@@ -110,13 +110,7 @@ def export_embedding_bag(
     -----
     Otherwise as for `export_embedding`.
     """
-    weight = weight_of(module, nn.EmbeddingBag)
-    if module.mode not in ("sum", "mean", "max"):
-        raise ArgumentError(f"the module has the mode {module.mode!r}, which torch does not know")
-    if module.mode == "max" and (module.scale_grad_by_freq or module.sparse):
-        raise UnsupportedError(
-            "torch has no mode 'max' with scale_grad_by_freq or sparse, so the module can't be called"
-        )
+    weight = bag_weight_of(module)
     fields = {
         "padding_idx": module.padding_idx,
         "mode": module.mode,

@@ -24,3 +24,13 @@ def test_latents_are_stored_and_trained_on(tmp_path, python):
     assert "train: 4000 latents of (7, 7, 4), bfloat16" in out
     assert re.fullmatch(r"OK: trained on stored latents, \d\d\.\d% of held-out digits right", out[-1])
     assert sorted(p.name for p in (path / "train").iterdir()) == ["images", "labels", "latents"]
+
+
+def test_a_classifier_scores_texts_from_its_table(tmp_path, python):
+    program, path = Path(ROOT / "examples" / "text_classification.py"), tmp_path / "data"
+    sizes = "--texts", 300, "--rows", 100_000, "--epochs", 3
+    out = python(program, *sizes, "--data", path, silent=True).splitlines()
+    assert re.fullmatch(r"\d+ texts to learn from, \d+ held out, of python, numpy, torch, sklearn, scipy", out[0])
+    assert "bag (EmbeddingBag): 51,200,000 bytes freed" in out[1]
+    assert re.fullmatch(r"OK: \d+ scores have the same bits, \d\d\.\d% of held-out texts right", out[-1])
+    assert (path / "head.pt").stat().st_size < 10_000 < 51_200_000 < (path / "whole.pt").stat().st_size
