@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import pickle
+import random
 import signal
 import subprocess
 import threading
@@ -255,6 +256,7 @@ def test_consumers_in_many_threads_get_each_step_once(ds):
 def test_interruptions_lose_no_step(ds):
     """Ctrl-C at any place in `next`: the next batch is the one that `step` names."""
     hits = 0
+    soon = random.Random(5)
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -262,12 +264,12 @@ def test_interruptions_lose_no_step(ds):
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with DataLoader({"x": ds}, 2, 16, indices=True) as loader:
-            want = list(itertools.islice(sequence(), 3000))
+            want = list(itertools.islice(sequence(), 3100))
             for _ in range(400):
                 step = loader.step
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.0003)
-                    for _ in range(20):
+                    signal.setitimer(signal.ITIMER_REAL, soon.uniform(2e-5, 3e-4))
+                    for _ in range(100):
                         next(loader)
                     signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
