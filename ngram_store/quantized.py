@@ -22,6 +22,9 @@ from .rows import NativeRows
 
 __all__ = ["QuantizedRows"]
 
+#: Numbers that one call decodes; Ctrl-C comes through between calls.
+_DECODED_AT_ONCE = 1 << 22
+
 
 class QuantizedRows:
     """Rows of numbers in a bundle that `pack_quantized` wrote, decoded when they are read.
@@ -158,14 +161,17 @@ class QuantizedRows:
             return
         where, n, unsigned, shape, ids = id_memory(ids)
         kind = float_kind(self._kind, self._dim, self._width)
-        target, size, output = target_of(output, kind, tuple(shape))
+        target, _size, output = target_of(output, kind, tuple(shape))
         scratch, room, owner = _engine.pin(encoded_scratch, writable=True)
         used = n * self._width
         if room < used:
             raise BufferSizeError(f"{n} encoded rows of {self._width} bytes need {used}, encoded_scratch has {room}")
         rows._fill(rows._id(), where, n, unsigned, scratch, used, (ids, owner))
-        number = kind_number(self._kind)
-        _engine.check(_engine.lib.RowsDecode(target, size // 4, self._dim, scratch, used, number))
+        number, step = kind_number(self._kind), max(_DECODED_AT_ONCE // self._dim, 1)
+        for start in range(0, n, step):
+            some = min(step, n - start)
+            place = target + 4 * self._dim * start, some * self._dim, self._dim
+            _engine.check(_engine.lib.RowsDecode(*place, scratch + self._width * start, some * self._width, number))
 
     def embedding_bag(
         self,

@@ -3,6 +3,7 @@
 import copy
 import json
 import multiprocessing
+import os
 import pickle
 import threading
 
@@ -133,3 +134,37 @@ def test_a_shortened_plain_table_is_an_error(tmp_path, rng):
             rows.gather(np.arange(20000))
         with pytest.raises(errors.FileFaultError):
             rows.embedding_bag(np.arange(20000), [0])
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_memory_is_bounded_whatever_the_source(tmp_path, python, mapped):
+    (tmp_path / "source").touch()
+    os.truncate(tmp_path / "source", 256 << 20)
+    pack = (
+        "pack_quantized(np.memmap(source, '<f4', 'r', shape=(1 << 19, 128)), target, 'int8', False)"
+        if mapped
+        else "pack_quantized_file(source, target, 128, 'int8', False)"
+    )
+    grown = python(
+        f"""
+        import sys, resource, numpy as np
+        from ngram_store import pack_quantized, pack_quantized_file
+        _, source, target = sys.argv
+        pack_quantized(np.ones((5000, 128), np.float32), target + "0", "int8")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        {pack}
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        """,
+        tmp_path / "source",
+        tmp_path / "q",
+    )
+    assert int(grown) < 64 << 10
+
+
+def test_many_rows_by_way_of_scratch(tmp_path):
+    pack_quantized(np.eye(5, 1000, dtype=np.float32), tmp_path / "q", "uint8_rowwise")
+    ids = np.arange(10000) % 5
+    out = np.full((10000, 1000), np.nan, np.float32)
+    with QuantizedRows(tmp_path / "q") as rows:
+        rows.gather_into(ids, out, np.empty((10000, rows.width), np.uint8))
+        np.testing.assert_array_equal(out, rows.gather(ids))

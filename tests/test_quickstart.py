@@ -73,12 +73,23 @@ def test_quickstart_compares_a_compressed_and_a_raw_store(tmp_path):
 
 
 def test_readme_has_a_block_for_each_framework_resuming_ragged_records_tables_and_bytes():
-    signs = ["optimizer", "import jax\n", "MappedEmbedding", "state_dict", "RaggedDataset", "pack_native", "Zrecord("]
+    signs = [
+        "optimizer",
+        "import jax\n",
+        "MappedEmbedding",
+        "state_dict",
+        "RaggedDataset",
+        "pack_native",
+        "pack_quantized",
+        "Zrecord(",
+    ]
     for k, sign in enumerate(signs):
         assert [sign in block for block in BLOCKS] == [i == k for i in range(len(signs))]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["torch", "jax", "modules", "resume", "ragged", "rows", "bytes"])
+@pytest.mark.parametrize(
+    "block", BLOCKS, ids=["torch", "jax", "modules", "resume", "ragged", "rows", "quantised", "bytes"]
+)
 def test_readme_code_runs_as_it_is_and_once_more(tmp_path, monkeypatch, block):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / "block.py").write_text(block)
