@@ -189,7 +189,7 @@ def draw(file: Path, found: dict[str, dict[str, float]]) -> None:
     ):
         for number, name in enumerate(names):
             bars = axis.bar(kinds, [found[kind][name] * scale for kind in kinds], width=0.7 - 0.3 * number)
-            axis.bar_label(bars, fmt="%.3g", label_type="center" if number else "edge")
+            axis.bar_label(bars, fmt="%.0f", label_type="center" if number else "edge")
         axis.set_title(title)
     figure.savefig(file)
 
