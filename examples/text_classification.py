@@ -1,7 +1,7 @@
 """A text classifier whose largest layer, an EmbeddingBag, is trained, moved to a file, and served from there.
 
     pip install '.[torch,examples]'
-    python examples/text_classification.py [--data DIR] [--texts N] [--rows N] [--epochs N]
+    python examples/text_classification.py [--data DIR] [--texts N] [--rows N] [--epochs N] [--plot FILE]
 
 The texts are real ones that every environment has: the docstrings of Python and of four of its packages. The
 task is to tell which of the five one is from, by its words and pairs of words, hashed into the rows of a table,
@@ -145,7 +145,7 @@ def serve(data: Path, kind: str) -> None:
     print(json.dumps({"accuracy": (scores.argmax(1) == labels).double().mean().item(), **said}))
 
 
-def run(data: Path, texts: int, rows: int, epochs: int) -> None:
+def run(data: Path, texts: int, rows: int, epochs: int, plot: Path | None) -> None:
     """Train, save, replace, and compare."""
     examples = collect(texts, rows)
     test = list(batches(examples[True]))
@@ -168,7 +168,30 @@ def run(data: Path, texts: int, rows: int, epochs: int) -> None:
     check(one["accuracy"] == other["accuracy"], "the accuracies differ")
     check(one["accuracy"] > 0.6, "the model has not learned")
     check(one["own"] - other["own"] > rows * DIM * 4 // 2, "the table takes as much memory as before")
+    if plot:
+        draw(plot, found)
     print(f"OK: {scores[0].numel()} scores have the same bits, {other['accuracy']:.1%} of held-out texts right")
+
+
+def draw(file: Path, found: dict[str, dict[str, float]]) -> None:
+    """Draw time and memory of both models side by side."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(9, 3), layout="constrained")
+    kinds = list(found)
+    for axis, title, names, scale in (
+        (axes[0], "opening, ms", ("open_s",), 1e3),
+        (axes[1], "scoring, ms", ("score_s",), 1e3),
+        (axes[2], "memory, MiB: all, and its own", ("resident", "own"), 1 / (1 << 20)),
+    ):
+        for number, name in enumerate(names):
+            bars = axis.bar(kinds, [found[kind][name] * scale for kind in kinds], width=0.7 - 0.3 * number)
+            axis.bar_label(bars, fmt="%.0f", label_type="center" if number else "edge")
+        axis.set_title(title)
+    figure.savefig(file)
 
 
 def main() -> None:
@@ -177,6 +200,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=1000, help="of each source (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=1 << 18, help="of the table (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--plot", type=Path, help="draw time and memory into this file (needs matplotlib)")
     parser.add_argument("--serve", choices=("resident", "mapped"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(2)
@@ -186,7 +210,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         data = options.data or Path(scratch)
         data.mkdir(parents=True, exist_ok=True)
-        run(data, options.texts, options.rows, options.epochs)
+        run(data, options.texts, options.rows, options.epochs, options.plot)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,10 @@ def test_latents_are_stored_and_trained_on(tmp_path, python):
 
 def test_a_classifier_scores_texts_from_its_table(tmp_path, python):
     program, path = Path(ROOT / "examples" / "text_classification.py"), tmp_path / "data"
-    sizes = "--texts", 300, "--rows", 100_000, "--epochs", 3
-    out = python(program, *sizes, "--data", path, silent=True).splitlines()
+    sizes = "--texts", 200, "--rows", 100_000, "--epochs", 3, "--plot", tmp_path / "plot.png"
+    out = python(program, *sizes, "--data", path, silent=True, timeout=600).splitlines()
     assert re.fullmatch(r"\d+ texts to learn from, \d+ held out, of python, numpy, torch, sklearn, scipy", out[0])
     assert "bag (EmbeddingBag): 51,200,000 bytes freed" in out[1]
     assert re.fullmatch(r"OK: \d+ scores have the same bits, \d\d\.\d% of held-out texts right", out[-1])
     assert (path / "head.pt").stat().st_size < 10_000 < 51_200_000 < (path / "whole.pt").stat().st_size
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

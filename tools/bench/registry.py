@@ -16,7 +16,7 @@ from .case import Case
 
 __all__ = ["SECTIONS", "Section", "load"]
 
-SECTIONS = ("sampler", "store", "loader", "rows")
+SECTIONS = ("sampler", "store", "loader", "rows", "modules")
 
 
 @dataclass(frozen=True)
