@@ -3,6 +3,7 @@
 import sys
 import warnings
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,9 +13,7 @@ from loaderx.converter import from_iterator, from_numpy
 from loaderx.dataloader import DataLoader
 from loaderx.dataset import DenseDataset, RaggedDataset
 from loaderx.errors import ArgumentError, PrecisionWarning
-
-jax = pytest.importorskip("jax")
-from loaderx.jax import DeviceLoader, batch_sharding, prefetch_to_device  # noqa: E402
+from loaderx.jax import DeviceLoader, batch_sharding, prefetch_to_device
 
 N = 100
 

@@ -7,8 +7,10 @@ their memory for the copies that go on in the background.
 import gc
 import weakref
 
+import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from loaderx._output import Output
 from loaderx.collate import Flat, Pad
@@ -16,8 +18,6 @@ from loaderx.converter import from_iterator, from_numpy
 from loaderx.dataloader import DataLoader
 from loaderx.dataset import DenseDataset, RaggedDataset
 from loaderx.errors import OutOfMemoryError
-
-torch = pytest.importorskip("torch")
 
 N = 300
 
@@ -43,7 +43,6 @@ def live(allocated):
 
 @pytest.fixture
 def streams(tmp_path):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     from_numpy(tmp_path / "x", np.arange(N * 6, dtype=np.float32).reshape(N, 2, 3))
     from_numpy(tmp_path / "y", np.arange(N))
     from_numpy(tmp_path / "b", np.arange(N) % 3 == 0)

@@ -7,8 +7,10 @@ import stat
 import threading
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 import ngram_store
 from loaderx.converter import from_numpy
@@ -46,7 +48,6 @@ def assert_holds(path, array):
 
 
 def test_everything_that_a_source_may_be(path, floats, tmp_path):
-    torch = pytest.importorskip("torch")
     raw = floats.tobytes()
     file = tmp_path / "raw"
     file.write_bytes(raw)
@@ -85,7 +86,6 @@ def test_everything_that_a_source_may_be(path, floats, tmp_path):
 
 
 def test_rows_of_every_dtype_are_their_bytes(path):
-    torch = pytest.importorskip("torch")
     values = torch.arange(600).reshape(100, 6)
     names = "uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 bool float8_e4m3fn"
     for name in names.split():
@@ -103,7 +103,6 @@ def test_rows_of_every_dtype_are_their_bytes(path):
 
 
 def test_jax_arrays_are_sources(path, floats):
-    jnp = pytest.importorskip("jax.numpy")
     pack_native(jnp.asarray(floats), path)
     assert_holds(path, floats)
     pack_native(jnp.asarray(floats, jnp.bfloat16), path)

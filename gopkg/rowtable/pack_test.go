@@ -157,7 +157,7 @@ func TestRandomTablesReadBack(t *testing.T) {
 		seen[fmt.Sprintf("version %d", r.version)]++
 	}
 	t.Log(seen)
-	if len(seen) != 3+9 {
+	if len(seen) != 3+9 && !testing.Short() { // which tries too few to meet all
 		t.Errorf("some kinds of blocks or versions were not tried: %v", seen)
 	}
 }
