@@ -2,6 +2,8 @@ package rowtable
 
 import (
 	"math/bits"
+	"runtime"
+	"sync/atomic"
 
 	"loaderx/gopkg/mem"
 )
@@ -23,10 +25,15 @@ type cache struct {
 	each     int64 // bytes of an entry's rows
 	capacity int64
 	bytes    int64
+
+	clock atomic.Uint64 // counts chunks of queries
 }
 
 const (
 	maxShards = 64
+	// shardsPerProcessor makes it rare that two goroutines want one shard. More
+	// of them would leave few of a query's rows to each.
+	shardsPerProcessor = 8
 	// entriesPerShard is how few are too few for a shard: the fewer, the more
 	// some shards overflow while others have room.
 	entriesPerShard = 32
@@ -46,7 +53,8 @@ func newCache(h *header, budget int64, policy Policy) (*cache, error) {
 	}
 	n := min(budget/(each+entryBytes), keys)
 	shards := int64(1)
-	for shards < maxShards && n/(shards*2) >= entriesPerShard {
+	most := int64(min(maxShards, shardsPerProcessor*runtime.GOMAXPROCS(0)))
+	for shards*2 <= most && n/(shards*2) >= entriesPerShard {
 		shards *= 2
 	}
 	per := n / shards
@@ -114,19 +122,21 @@ func (c *cache) entries() (n int64) {
 	return n
 }
 
-// add keeps the bytes of a key, unless they are there already.
-func (c *cache) add(key int64, content []byte) {
+// add keeps the bytes of a key, unless they are there already. now is the time
+// of the chunk that has them decoded.
+func (c *cache) add(key int64, content []byte, now uint64) {
 	hash := hashOf(key)
 	s := &c.shards[c.shardOf(hash)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.add(key, uint32(hash), content)
+	s.add(key, uint32(hash), content, now)
 }
 
 // read copies those of l.rows that it holds to out, where the row of l.rows[i]
 // has its place at i*rowBytes, and sets l.missing for each of the others. It
 // returns how many it copied.
-func (c *cache) read(l *lane, t *Table, rows []int64, out []byte) (hits int) {
+func (c *cache) read(q *query, l *lane, rows []int64, out []byte) (hits int) {
+	t := q.t
 	rb := t.h.rowBytes
 	keys, offsets, missing := rows, l.offsets[:len(rows)], l.missing[:len(rows)]
 	if c.policy == Blocks {
@@ -146,7 +156,7 @@ func (c *cache) read(l *lane, t *Table, rows []int64, out []byte) (hits int) {
 		for i, key := range keys {
 			s := &c.shards[c.shardOf(hashes[i])]
 			s.mu.Lock()
-			content := s.use(key, uint32(hashes[i]))
+			content := s.use(key, uint32(hashes[i]), q.now)
 			if missing[i] = content == nil; !missing[i] {
 				copy(out[int64(i)*rb:(int64(i)+1)*rb], content[offsets[i]:])
 				hits++
@@ -173,7 +183,7 @@ func (c *cache) read(l *lane, t *Table, rows []int64, out []byte) (hits int) {
 	for i := range c.shards {
 		end := counts[i]
 		if begin < end {
-			hits += c.shards[i].read(l, l.order[begin:end], keys, out, rb)
+			hits += c.shards[i].read(q, l, l.order[begin:end], keys, out)
 		}
 		begin = end
 	}

@@ -23,11 +23,11 @@ func TestAShardKeepsWhatWasUsedLast(t *testing.T) {
 			t.Fatalf("%d shards for %d of %d entries", len(c.shards), c.capacity, room)
 		}
 		order, places := list.New(), map[int64]*list.Element{}
-		for range 3000 {
+		for now := range uint64(3000) {
 			key := int64(rng.IntN(2*room)) << rng.IntN(3)
 			content := binary.LittleEndian.AppendUint64(nil, uint64(key)*3)
 			if rng.IntN(2) == 0 {
-				c.add(key, content)
+				c.add(key, content, now)
 				if places[key] == nil {
 					if order.Len() == room {
 						delete(places, order.Remove(order.Back()).(int64))
@@ -37,7 +37,7 @@ func TestAShardKeepsWhatWasUsedLast(t *testing.T) {
 				continue
 			}
 			hash := hashOf(key)
-			got := c.shards[0].use(key, uint32(hash))
+			got := c.shards[0].use(key, uint32(hash), now)
 			if (got != nil) != (places[key] != nil) || got != nil && !bytes.Equal(got, content) {
 				t.Fatalf("seed %d: key %d: %v, in list %v", seed, key, got, places[key] != nil)
 			}
@@ -76,7 +76,7 @@ func TestACacheStaysWithinItsBudgetAndHoldsAWholeTableThatFits(t *testing.T) {
 		if budget > keys*(c.each+2*entryBytes)+maxShards*(structBytes+64+8*(c.each+entryBytes)) {
 			content := make([]byte, c.each)
 			for key := range keys {
-				c.add(key, content)
+				c.add(key, content, 0)
 			}
 			if c.entries() != keys {
 				t.Fatalf("%d of %d keys fit into %d bytes, for %d entries of %d", c.entries(), keys, budget, c.capacity, c.each)
@@ -123,4 +123,27 @@ func TestAChunkWhoseNumbersDoNotFitIntoAWordIsHalved(t *testing.T) {
 		t.Fatalf("%+v", st)
 	}
 	checkLocate(t, table, plain, ids)
+}
+
+// What one chunk uses is of one age, whatever its order within the chunk.
+func TestUsesOfOneChunkDoNotReorderItsRows(t *testing.T) {
+	h := &header{rowBytes: 8, stored: 1 << 40, blockRows: 1, blocks: 1 << 40}
+	c, err := newCache(h, shardBytes(3, 8), Rows)
+	sure(t, err)
+	content := make([]byte, 8)
+	for key := range int64(3) {
+		c.add(key, content, 1)
+	}
+	use := func(key int64, now uint64) bool { return c.shards[0].use(key, uint32(hashOf(key)), now) != nil }
+	if !use(0, 1) || !use(0, 2) || !use(1, 2) || !use(0, 2) {
+		t.Fatal("a row is missing")
+	}
+	c.add(3, content, 2) // row 2 was used in chunk 1 only
+	c.add(4, content, 2) // then row 0, which chunk 2 used first
+	for key, want := range []bool{false, true, false, true, true} {
+		if got := use(int64(key), 3); got != want {
+			t.Errorf("row %d is kept: %v", key, got)
+		}
+	}
+	sure(t, c.close())
 }

@@ -43,7 +43,9 @@ func (q *query) fetch(out []byte, places []int64, from, to int) error {
 		q.missed, q.spare = make([]uint64, n), make([]uint64, n)
 	}
 	q.misses.Store(0)
-	q.cache = q.t.useCache()
+	if q.cache = q.t.useCache(); q.cache != nil {
+		q.now = q.cache.clock.Add(1)
+	}
 	err := q.fetchChunk(n, width)
 	if q.cache != nil {
 		q.cache.life.leave()
@@ -126,7 +128,7 @@ func (q *query) look(l *lane, from, to int) error {
 	}
 	hits := 0
 	if q.cache != nil {
-		hits = q.cache.read(l, t, rows, out)
+		hits = q.cache.read(q, l, rows, out)
 		if hits > 0 {
 			q.counts.hits.Add(int64(hits))
 		}
@@ -198,7 +200,7 @@ func (q *query) deliver(l *lane, missed []uint64) error {
 		}
 		if keep {
 			b.rows, b.size = b.all(l), 0
-			q.cache.add(number, b.rows)
+			q.cache.add(number, b.rows, q.now)
 		}
 		q.counts.blocks.Add(1)
 		q.counts.compressed.Add(d.bytes)
@@ -213,7 +215,7 @@ func (q *query) deliver(l *lane, missed []uint64) error {
 		if stored != last {
 			row = b.row(l, stored-base)
 			if keep {
-				q.cache.add(stored, row)
+				q.cache.add(stored, row, q.now)
 			}
 			last, lastAt = stored, at
 		} else if q.places != nil {

@@ -75,7 +75,7 @@ func (t *Table) gather(ctx context.Context, ids []int64, unsigned bool, out []by
 		return n, nil
 	}
 	q := t.newQuery(ctx, ids, unsigned)
-	q.step = step
+	q.step, q.large = step, len(out) >= streamBytes
 	if t.h.raw() {
 		next, err = q.copyRaw(out, from, budget)
 	} else {
@@ -97,7 +97,8 @@ type query struct {
 	ctx      context.Context
 	ids      []int64 // all of the call's
 	unsigned bool
-	step     int // ids handled at once
+	step     int  // ids handled at once
+	large    bool // the whole result is, see streamBytes
 	counts   counts
 
 	// The chunk at work, see fetch.
@@ -106,6 +107,7 @@ type query struct {
 	out      []byte
 	places   []int64
 	cache    *cache
+	now      uint64 // the time of the chunk, for the cache
 	posBits  int
 	missed   []uint64 // stored row << posBits | position in chunk
 	spare    []uint64
@@ -128,7 +130,7 @@ var queries = sync.Pool{New: func() any {
 // its use.
 func (t *Table) newQuery(ctx context.Context, ids []int64, unsigned bool) *query {
 	q := queries.Get().(*query)
-	q.t, q.ctx, q.ids, q.unsigned, q.step = t, ctx, ids, unsigned, t.chunk
+	q.t, q.ctx, q.ids, q.unsigned, q.step, q.large = t, ctx, ids, unsigned, t.chunk, false
 	return q
 }
 
@@ -193,8 +195,14 @@ func (q *query) copyPortion(l *lane, from, to int) error {
 		t.readAhead(first, last-first)
 	}
 	width := t.h.rowBytes
-	if len(q.out) >= streamBytes && stream(l, q.out[int64(from)*width:int64(to)*width], t.data, places, width) {
-		return nil
+	if q.streamed() {
+		ends := l.to[:to-from]
+		for i := range ends {
+			ends[i] = int64(from+i) * width
+		}
+		if stream(l, q.out, t.data, ends, places, width) {
+			return nil
+		}
 	}
 	l.touch(t.data, places, width)
 	copyRows(q.out, t.data, places, from, width)
@@ -204,6 +212,12 @@ func (q *query) copyPortion(l *lane, from, to int) error {
 // streamBytes is from which size on a result is written past the caches: who
 // reads it then would not find much of it there anyway.
 const streamBytes = 16 << 20
+
+// streamed reports whether the query's rows are written so. Those that it
+// locates for itself are read at once.
+func (q *query) streamed() bool {
+	return q.large && q.places == nil && streamable(q.out, q.t.h.rowBytes)
+}
 
 // readAhead has the system read a part of the file and what follows it, for
 // reads in order.

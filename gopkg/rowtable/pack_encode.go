@@ -90,13 +90,16 @@ func (e *encoder) encode(b *batch) error {
 func (e *encoder) smallest(block []byte) (Codec, Predictor, []byte, error) {
 	stored, how, with := block, None, Raw
 	for _, p := range e.predictors {
-		e.next.Reset()
-		if err := e.compress(&e.next, e.predict(block, p), p); err != nil {
-			return 0, 0, nil, err
-		}
-		if e.next.Len() < len(stored) {
-			e.best, e.next = e.next, e.best
-			stored, how, with = e.best.Bytes(), p, e.opt.Codec
+		src := e.predict(block, p)
+		for _, planes := range e.splits(len(src), p) {
+			e.next.Reset()
+			if err := e.compress(&e.next, src, planes); err != nil {
+				return 0, 0, nil, err
+			}
+			if e.next.Len() < len(stored) {
+				e.best, e.next = e.next, e.best
+				stored, how, with = e.best.Bytes(), p, e.opt.Codec
+			}
 		}
 	}
 	return with, how, stored, nil
@@ -147,12 +150,32 @@ func shuffle(dst, src []byte, element int) {
 	}
 }
 
-// compress appends src, which is behind a predictor, to out.
-func (e *encoder) compress(out *bytes.Buffer, src []byte, p Predictor) error {
-	planes := 1
-	if n := int(e.opt.ElementBytes); p >= Shuffle && len(src)/n >= minPlane {
-		planes = n
+// splits returns into how many planes to take n bytes behind a predictor apart,
+// each to be compressed by itself: one that no code makes shorter is left as it
+// is then, which is read the fastest, and does not spoil the code of another.
+// Each costs a few bytes for a code of its own, so that with small ones both
+// ways must be tried.
+func (e *encoder) splits(n int, p Predictor) []int {
+	planes := int(e.opt.ElementBytes)
+	switch {
+	case p < Shuffle || planes == 1 || n/planes < minPlane:
+		return []int{1}
+	case n/planes < surePlane:
+		return []int{1, planes}
 	}
+	return []int{planes}
+}
+
+// The fewest bytes of a plane with which compressing it by itself may pay, and
+// with which it does.
+const (
+	minPlane  = 64
+	surePlane = 2 << 10
+)
+
+// compress appends src, which is behind a predictor and consists of planes, to
+// out.
+func (e *encoder) compress(out *bytes.Buffer, src []byte, planes int) error {
 	if e.opt.Codec == Zlib {
 		return e.deflate(out, src, planes)
 	}
@@ -170,10 +193,6 @@ func (e *encoder) compress(out *bytes.Buffer, src []byte, p Predictor) error {
 	_, _ = out.Write(done)
 	return nil
 }
-
-// minPlane is the fewest bytes for which a plane is compressed by itself: that
-// costs a few bytes.
-const minPlane = 2 << 10
 
 // deflate appends src as a zlib stream. Each of the planes that src consists
 // of is compressed by itself in the better of two ways. Embeddings hardly ever

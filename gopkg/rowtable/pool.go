@@ -21,6 +21,8 @@ type lane struct {
 	rows    [maxPortion]int64 // stored rows
 	hashes  [maxPortion]uint64
 	offsets [maxPortion]int64
+	from    [maxPortion]int64
+	to      [maxPortion]int64
 	order   [maxPortion]uint16
 	missed  [maxPortion]uint64
 	missing [maxPortion]bool

@@ -12,8 +12,8 @@ type shard struct {
 	mu sync.Mutex
 	// index is an open-addressing table of hash<<32 | slot+1; 0 is free.
 	index []uint64
-	// slots has two words for each entry: its key, and the slots used just
-	// before and just after it, older<<32 | newer.
+	// slots has three words for each entry: its key, the time of its last use,
+	// and the slots used just before and just after it, older<<32 | newer.
 	slots []uint64
 	rows  []byte
 	each  int64
@@ -26,9 +26,17 @@ type shard struct {
 // none is no slot.
 const none = 1<<32 - 1
 
-// entryBytes is what an entry takes beside its rows: a key, two neighbours, and
-// four thirds of an index word.
-const entryBytes = 8 + 8 + 11
+// Words of a slot.
+const (
+	keyAt = iota
+	usedAt
+	linksAt
+	slotWords
+)
+
+// entryBytes is what an entry takes beside its rows: a slot, and four thirds of
+// an index word.
+const entryBytes = 8*slotWords + 11
 
 func indexLen(entries int64) int64 { return entries + entries/3 + 1 }
 
@@ -37,11 +45,11 @@ const structBytes = 128
 
 // shardBytes returns the memory of a shard, with its struct.
 func shardBytes(entries, each int64) int64 {
-	return 8*indexLen(entries) + 16*entries + (entries*each+7)&^7 + structBytes
+	return 8*indexLen(entries) + 8*slotWords*entries + (entries*each+7)&^7 + structBytes
 }
 
 func (s *shard) init(b []byte, entries, each int64) error {
-	indexBytes, slotBytes := 8*indexLen(entries), 16*entries
+	indexBytes, slotBytes := 8*indexLen(entries), 8*slotWords*entries
 	var err error
 	if s.index, err = mem.Words(b[:indexBytes]); err != nil {
 		return err
@@ -68,7 +76,7 @@ func (s *shard) find(key int64, hash uint32) (slot uint32, at int) {
 			return none, at
 		}
 		if uint32(e>>32) == hash {
-			if slot := uint32(e) - 1; s.slots[2*slot] == uint64(key) {
+			if slot := uint32(e) - 1; s.slots[slotWords*int(slot)+keyAt] == uint64(key) {
 				return slot, at
 			}
 		}
@@ -84,48 +92,53 @@ func (s *shard) content(slot uint32) []byte {
 }
 
 // use returns the bytes of a key and notes its use; nil if it is not there.
-func (s *shard) use(key int64, hash uint32) []byte {
+func (s *shard) use(key int64, hash uint32, now uint64) []byte {
 	slot, _ := s.find(key, hash)
 	if slot == none {
 		return nil
 	}
-	s.renew(slot)
+	s.renew(slot, now)
 	return s.content(slot)
 }
 
 // read is cache.read for the rows in order, which are all of this shard. The
 // loads of one loop do not depend on each other, so that many cache misses are
-// under way at once; that is why finding, first bytes and copies have a loop
-// each.
-func (s *shard) read(l *lane, order []uint16, keys []int64, out []byte, rb int64) (hits int) {
+// under way at once; that is why finding and copies have a loop each.
+func (s *shard) read(q *query, l *lane, order []uint16, keys []int64, out []byte) (hits int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := 0
+	width := q.t.h.rowBytes
 	for _, i := range order {
 		slot, _ := s.find(keys[i], uint32(l.hashes[i]))
 		if l.missing[i] = slot == none; slot == none {
 			continue
 		}
-		l.offsets[i] += int64(slot) * s.each
-		order[found] = i
-		found++
-		s.renew(slot)
+		l.from[hits], l.to[hits] = l.offsets[i]+int64(slot)*s.each, int64(i)*width
+		hits++
+		s.renew(slot, q.now)
 	}
-	order = order[:found]
-	var sum byte
-	for _, i := range order {
-		sum += s.rows[l.offsets[i]]
+	if hits == 0 {
+		return 0
 	}
-	l.sum = sum
-	for _, i := range order {
-		at, to := l.offsets[i], int64(i)*rb
-		copy(out[to:to+rb], s.rows[at:at+rb])
+	from, to := l.from[:hits], l.to[:hits]
+	if q.streamed() && stream(l, out, s.rows, to, from, width) {
+		return hits
 	}
-	return found
+	l.touch(s.rows, from, width)
+	for i, at := range from {
+		copy(out[to[i]:to[i]+width], s.rows[at:at+width])
+	}
+	return hits
 }
 
-// renew makes a slot the newest.
-func (s *shard) renew(slot uint32) {
+// renew makes a slot the newest, unless the chunk of the time now has used it
+// before, or a later one has: what one call uses is of one age.
+func (s *shard) renew(slot uint32, now uint64) {
+	used := &s.slots[slotWords*int(slot)+usedAt]
+	if *used >= now {
+		return
+	}
+	*used = now
 	if s.newest == slot {
 		return
 	}
@@ -135,33 +148,33 @@ func (s *shard) renew(slot uint32) {
 
 // unlink takes a slot out of the order of use.
 func (s *shard) unlink(slot uint32) {
-	pair := s.slots[2*slot+1]
+	pair := s.slots[slotWords*int(slot)+linksAt]
 	older, newer := uint32(pair>>32), uint32(pair)
 	if older == none {
 		s.oldest = newer
 	} else {
-		s.slots[2*older+1] = s.slots[2*older+1]>>32<<32 | uint64(newer)
+		s.slots[slotWords*int(older)+linksAt] = s.slots[slotWords*int(older)+linksAt]>>32<<32 | uint64(newer)
 	}
 	if newer == none {
 		s.newest = older
 	} else {
-		s.slots[2*newer+1] = uint64(older)<<32 | s.slots[2*newer+1]&none
+		s.slots[slotWords*int(newer)+linksAt] = uint64(older)<<32 | s.slots[slotWords*int(newer)+linksAt]&none
 	}
 }
 
 // link puts a slot that is not in the order of use at its new end.
 func (s *shard) link(slot uint32) {
-	s.slots[2*slot+1] = uint64(s.newest)<<32 | none
+	s.slots[slotWords*int(slot)+linksAt] = uint64(s.newest)<<32 | none
 	if s.newest == none {
 		s.oldest = slot
 	} else {
-		s.slots[2*s.newest+1] = s.slots[2*s.newest+1]>>32<<32 | uint64(slot)
+		s.slots[slotWords*int(s.newest)+linksAt] = s.slots[slotWords*int(s.newest)+linksAt]>>32<<32 | uint64(slot)
 	}
 	s.newest = slot
 }
 
 // add is cache.add; the entry used longest ago makes room.
-func (s *shard) add(key int64, hash uint32, content []byte) {
+func (s *shard) add(key int64, hash uint32, content []byte, now uint64) {
 	slot, at := s.find(key, hash)
 	if slot != none {
 		return
@@ -176,7 +189,7 @@ func (s *shard) add(key int64, hash uint32, content []byte) {
 		_, at = s.find(key, hash) // entries may have moved
 	}
 	copy(s.content(slot), content)
-	s.slots[2*slot] = uint64(key)
+	s.slots[slotWords*int(slot)+keyAt], s.slots[slotWords*int(slot)+usedAt] = uint64(key), now
 	s.link(slot)
 	s.index[at] = uint64(hash)<<32 | uint64(slot+1)
 }
@@ -184,7 +197,7 @@ func (s *shard) add(key int64, hash uint32, content []byte) {
 // forget takes a slot's key out of the index. Entries behind it move up, so
 // that each is still found from its home without a gap.
 func (s *shard) forget(slot uint32) {
-	key := int64(s.slots[2*slot])
+	key := int64(s.slots[slotWords*int(slot)+keyAt])
 	_, at := s.find(key, uint32(hashOf(key)))
 	n := len(s.index)
 	for next := at; ; {

@@ -1,18 +1,21 @@
 #include "textflag.h"
 
-// func streamRows(out, base []byte, places []int64, width int)
-TEXT ·streamRows(SB), NOSPLIT, $0-80
-	MOVQ out_base+0(FP), DI
+// func streamRows(out, base []byte, to, from []int64, width int)
+TEXT ·streamRows(SB), NOSPLIT, $0-104
+	MOVQ out_base+0(FP), R10
 	MOVQ base_base+24(FP), SI
-	MOVQ places_base+48(FP), R8
-	MOVQ places_len+56(FP), R9
-	MOVQ width+72(FP), DX
+	MOVQ to_base+48(FP), R11
+	MOVQ from_base+72(FP), R8
+	MOVQ from_len+80(FP), R9
+	MOVQ width+96(FP), DX
 
 row:
 	TESTQ R9, R9
 	JZ    done
 	MOVQ  (R8), AX
 	ADDQ  SI, AX
+	MOVQ  (R11), DI
+	ADDQ  R10, DI
 	MOVQ  AX, BX        // what to prefetch: the row eight ahead, or this one
 	CMPQ  R9, $9
 	JLT   copy
@@ -38,6 +41,7 @@ line:
 	SUBQ $64, CX
 	JNZ  line
 	ADDQ $8, R8
+	ADDQ $8, R11
 	DECQ R9
 	JMP  row
 

@@ -2,5 +2,8 @@
 
 package rowtable
 
-// stream copies rows past the caches where there is code for it.
-func stream(*lane, []byte, []byte, []int64, int64) bool { return false }
+// streamable reports whether there is code to copy rows past the caches.
+func streamable([]byte, int64) bool { return false }
+
+// stream does nothing.
+func stream(*lane, []byte, []byte, []int64, []int64, int64) bool { return false }
