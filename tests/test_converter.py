@@ -1,7 +1,5 @@
 """What the converters write, and what is left when they fail."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -16,21 +14,12 @@ from loaderx.errors import (
     ZrecordError,
 )
 from loaderx.zrecord import MAX_RECORD_LEN, Zrecord
+from tests.stores import back, left_in
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "store"
-
-
-def left_in(folder):
-    """Names of everything in a folder, temporary directories included."""
-    return sorted(os.listdir(folder))
-
-
-def back(path, cls=DenseDataset):
-    with cls(path) as ds:
-        return ds[:]
 
 
 # ---- arrays ----

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from loaderx.converter import from_iterator, from_numpy
-from loaderx.dataset import DenseDataset, RaggedDataset
+from loaderx.dataset import RaggedDataset
 from loaderx.errors import StoreExistsError
+from tests.stores import back, left_in
 
 
 class Broken(Exception):
@@ -26,16 +27,6 @@ class Broken(Exception):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "store"
-
-
-def left_in(folder):
-    """Names of everything in a folder, temporary directories included."""
-    return sorted(os.listdir(folder))
-
-
-def back(path, cls=DenseDataset):
-    with cls(path) as ds:
-        return ds[:]
 
 
 def broken_source():

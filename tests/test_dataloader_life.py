@@ -5,7 +5,6 @@ import gc
 import itertools
 import pickle
 import threading
-import time
 import weakref
 
 import numpy as np
@@ -16,7 +15,10 @@ from loaderx.dataloader import DataLoader
 from loaderx.dataset import DenseDataset
 from loaderx.errors import ClosedError
 from loaderx.sampler import Sampler
+from tests.loaders import no_threads_left, take, wait_until, workers  # noqa: F401
 from tests.processes import in_child
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
 class Stream:
@@ -32,32 +34,8 @@ class Stream:
         return indices.astype(np.int64)
 
 
-def workers():
-    return [t for t in threading.enumerate() if t.name.startswith("loaderx-worker")]
-
-
-def wait_until(condition, seconds=10):
-    """Wait for something that another thread brings about; the limit is only for failures."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
-
-
-@pytest.fixture(autouse=True)
-def no_threads_left():
-    """No test leaves a thread behind, so no loader does."""
-    yield
-    gc.collect()
-    wait_until(lambda: not workers())
-
-
 def identity(batch):
     return batch
-
-
-def take(loader, n):
-    return [batch["x"].tolist() for batch in itertools.islice(loader, n)]
 
 
 def sequence(n, batch, mode=1, seed=42, count=30):

@@ -20,28 +20,13 @@ from loaderx.errors import (
     ZrecordError,
 )
 from loaderx.zrecord import Zrecord
-
-RECORDS = [b"first", b"x" * 5000, bytes(range(256)) * 4, b"\0"]
-
-
-def packed(records):
-    offsets = np.cumsum([0] + [len(r) for r in records[:-1]])
-    return b"".join(records), offsets
-
-
-def read(store, idxs):
-    sizes = store.lengths(idxs).astype(int)
-    starts = np.cumsum(sizes) - sizes
-    dst = store.gather(idxs, np.empty(sizes.sum(), np.uint8), starts)
-    return [dst[a : a + n].tobytes() for a, n in zip(starts, sizes, strict=True)]
+from tests.stores import RECORDS, packed, read, small_store
 
 
 @pytest.fixture
 def path(tmp_path):
     """A store of `RECORDS`."""
-    with Zrecord(tmp_path / "store") as store:
-        store.append(*packed(RECORDS))
-    return tmp_path / "store"
+    return small_store(tmp_path / "store")
 
 
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
