@@ -19,7 +19,8 @@ class PlainRows(NativeRows):
 
     Notes
     -----
-    A forked child opens the file again, which must then be the same one, unchanged.
+    A forked child, and what a pickle is restored as, open the file again, which must then be the
+    same one, unchanged.
     """
 
     def __init__(self, path, row_bytes, **options):

@@ -7,7 +7,6 @@ from loaderx import _engine
 from loaderx.errors import ClosedError, StoreFormatError
 
 from ._arguments import POLICIES, cache_args, count
-from ._identity import identity
 
 __all__ = ["OpenTable"]
 
@@ -21,7 +20,7 @@ class OpenTable:
     #: Width of a row if the file has no header and is nothing but rows, else 0.
     _plain = 0
 
-    def _configure(self, path, cache_bytes, cache_policy, threads, query_chunk_rows):
+    def _configure(self, path, cache_bytes, cache_policy, threads, query_chunk_rows, opened=None):
         _engine.path_arg(path)  # refuses what is no path
         self._path = os.fsdecode(path)
         # A relative path would name another file after chdir, in a child or at a reopening.
@@ -36,11 +35,13 @@ class OpenTable:
         self._lock = _engine.Lock()
         self._closed = False
         self._handle = self._info = None
+        #: The header and the identity of the file, once it is known which one it is.
+        self._opened = opened
         self._row_bytes = self._short = 0
 
     def _open(self):
         raw, address, size = _engine.path_arg(self._where)
-        where, options, plain, seen = self._where, self._options, self._plain, {}
+        where, options, plain, pickled, seen = self._where, self._options, self._plain, self._opened, []
 
         def open_(number, _raw=raw):  # which owns the memory at `address`
             cache_bytes, policy = options["cache"]
@@ -48,16 +49,18 @@ class OpenTable:
             status = _engine.lib.RowsOpen(number, address, size, cache_bytes, POLICIES[policy], threads, chunk, plain)
             if status >= 0:
                 info = json.loads(_engine.text(_engine.lib.RowsInfo, number))
-                if plain:  # nothing in such a file tells it from another one
-                    info["identity_of_file"] = identity(where)[:4]
-                if seen.setdefault("info", info) != info:
+                found = info, info.pop("file")
+                if found != seen[0] if seen else not _same(pickled, found):
                     raise StoreFormatError(
-                        f"{where} was replaced by another table since it was opened; open it again to read that"
+                        f"{where} was changed or replaced by another table since it was opened; open it again to read "
+                        "that"
                     )
+                seen[:] = [found]
             return status
 
         handle = _engine.Handle(open_, what=f"the table {where}")
-        self._info = info = seen["info"]
+        self._opened = seen[0]
+        self._info = info = seen[0][0]
         self._row_bytes = info["row_bytes"]
         block = min(info["block_rows"], max(info["stored_rows"], 1)) * info["row_bytes"]
         # Most ids of a query that is short whatever they are.
@@ -152,9 +155,21 @@ class OpenTable:
             "cache_policy": policy,
             "threads": self._options["threads"],
             "query_chunk_rows": self._options["chunk"],
+            "opened": self._opened,
         }
 
     def __setstate__(self, state):
         # Opened at its first use: a worker process installs its signal handlers before that,
         # and the engine's, which turn faults on mapped files into errors, must come after.
         self._configure(**state)
+
+
+def _same(pickled, found):
+    """Whether a file is the one that a pickled table was opened with.
+
+    A copy of it, as another machine may have, is told by its header if that has the checksums of
+    the content, which is so since version 3.
+    """
+    if pickled is None or pickled == found:
+        return True
+    return pickled[0] == found[0] and found[0]["version"] >= 3

@@ -165,8 +165,11 @@ class Table:
 
     def _opened(self):
         if self._process != os.getpid():
+            before = self._identity
             self._check_same()
             self._process = os.getpid()
+            if self._identity != before:  # another file of the same content, which the parent's reader would refuse
+                self._reader = None
         if self._reader is None:
             if self._identity is not None:
                 self._check_same()

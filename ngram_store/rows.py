@@ -80,8 +80,12 @@ class NativeRows(NumberRows, OpenTable):
     reads as zeros, which only checksums see.
 
     Safe to use from many threads at once, `close` included; the GIL is
-    released. It can be pickled, as path and options, and works in a forked
-    child, which opens the file anew (without verifying it again).
+    released. It works in a forked child, which opens the file anew (without
+    verifying it again), and is pickled as path and options, and opened at its
+    first use. Either must find the file that was opened, unchanged (device,
+    inode, size and time), and else raises `StoreFormatError`; a pickle also
+    takes a copy of a file of version 3, whose header has the checksums of its
+    content.
 
     The mapped part of the file that was read counts as resident memory of the
     process (``RssFile``), but is page cache, which the system takes back at

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -183,6 +184,14 @@ def test_a_forked_child_refuses_another_table_in_its_place(path, original):
 
         in_child(work)
         assert_same_bits(mapped(IDS), original.weight[IDS])
+
+
+def test_a_forked_child_takes_a_copy_of_the_table_in_its_place(path, original):
+    with MappedEmbedding(path) as mapped:
+        file = Path(mapped._table._file)
+        file.with_name("copy").write_bytes(file.read_bytes())
+        os.replace(file.with_name("copy"), file)
+        in_child(lambda: assert_same_bits(mapped(IDS), original.weight[IDS]))
 
 
 class Rows(torch.utils.data.Dataset):

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from loaderx import _engine, errors
-from ngram_store import NativeRows
+from ngram_store import NativeRows, pack_native
+from ngram_store._plain import PlainRows
 from tests.processes import in_child, run_python
 from tests.tables import RAW, SHUFFLE, ZLIB, forge, some_rows, sparse
 
@@ -55,6 +56,112 @@ def test_a_forked_child_refuses_another_table_in_its_place(table, rows):
 
         in_child(work)
         np.testing.assert_array_equal(native.gather([2999]), rows[[2999]])
+
+
+@pytest.fixture(params=["1 raw", "1 zlib", "2 xor", "3 raw", "3 zstd", "plain"])
+def any_sort(request):
+    """A function that writes rows at a path in some form, and one that opens what it wrote."""
+    name = request.param
+
+    def write(rows, path):
+        if name == "plain":
+            path.write_bytes(rows.tobytes())
+            return
+        version, codec = name.split()
+        predictor, codec = (codec, "zlib") if codec == "xor" else (None, codec)
+        pack_native(rows, path, version=int(version), codec=codec, predictor=predictor)
+
+    return write, (lambda path: PlainRows(path, 64)) if name == "plain" else NativeRows
+
+
+def replace_alike(write, path, rows):
+    """Put a table of other rows, but of the same shape, in a table's place."""
+    write(rows[::-1].copy(), path.with_name("other"))
+    os.replace(path.with_name("other"), path)
+
+
+def said(native, ids):
+    """Return what a table in another process says."""
+    try:
+        return native.gather(ids).tobytes()
+    except errors.StoreFormatError as error:
+        return str(error)
+
+
+def test_a_forked_child_refuses_a_table_of_the_same_shape_in_its_place(any_sort, rows, tmp_path):
+    write, open_ = any_sort
+    path = tmp_path / "t.men"
+    write(rows, path)
+    with open_(path) as native:
+        in_child(lambda: np.testing.assert_array_equal(native.gather([1]), rows[[1]]))
+        replace_alike(write, path, rows)
+
+        def work():
+            for _ in range(2):
+                with pytest.raises(errors.StoreFormatError, match="replaced by another table"):
+                    native.gather([1])
+
+        in_child(work)
+        np.testing.assert_array_equal(native.gather([1]), rows[[1]])
+
+
+def test_a_forked_child_refuses_a_table_that_was_written_over(any_sort, rows, tmp_path):
+    write, open_ = any_sort
+    path = tmp_path / "t.men"
+    write(rows, path)
+    with open_(path) as native:
+        with open(path, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\xff")
+        os.utime(path, ns=(0, 0))  # whatever the grain of its times
+
+        def work():
+            with pytest.raises(errors.StoreFormatError, match="changed or replaced"):
+                native.gather([1])
+
+        in_child(work)
+
+
+def test_pickles_refuse_a_table_of_the_same_shape_in_its_place(any_sort, rows, tmp_path):
+    write, open_ = any_sort
+    path = tmp_path / "t.men"
+    write(rows, path)
+    with open_(path) as native, multiprocessing.get_context("spawn").Pool(1) as workers:
+        assert workers.apply(said, (native, [1, 2])) == rows[[1, 2]].tobytes()
+        pickled = pickle.dumps(native)
+        again = pickle.dumps(pickle.loads(pickled))  # of one that was never opened
+        replace_alike(write, path, rows)
+        for one in (pickled, again):
+            with pickle.loads(one) as other, pytest.raises(errors.StoreFormatError, match="replaced by another table"):
+                other.gather([1])
+        assert "replaced by another table" in workers.apply(said, (native, [1, 2]))
+
+
+def test_a_pickle_takes_a_copy_of_a_table_if_that_has_checksums(any_sort, rows, tmp_path):
+    write, open_ = any_sort
+    path = tmp_path / "t.men"
+    write(rows, path)
+    with open_(path) as native:
+        version = native.info()["version"]
+        pickled = pickle.dumps(native)
+    path.with_name("copy").write_bytes(path.read_bytes())
+    os.replace(path.with_name("copy"), path)
+    with pickle.loads(pickled) as other:
+        if version == 3:
+            np.testing.assert_array_equal(other.gather([1]), rows[[1]])
+        else:
+            with pytest.raises(errors.StoreFormatError, match="replaced"):
+                other.gather([1])
+
+
+def test_pickles_from_before_there_was_an_identity_are_taken(table, rows):
+    with NativeRows(table) as native:
+        state = native.__getstate__()
+    del state["opened"]
+    again = NativeRows.__new__(NativeRows)
+    again.__setstate__(state)
+    np.testing.assert_array_equal(again.gather([3]), rows[[3]])
+    again.close()
 
 
 def read_rows(native, ids):

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -48,6 +49,16 @@ func open(name string, flag int, perm fs.FileMode) (int, error) {
 			return -1, &fs.PathError{Op: "open", Path: name, Err: err}
 		}
 	}
+}
+
+// Identity returns what changes when a file is replaced or written to: device,
+// inode, size, and when its content changed last, in nanoseconds since 1970.
+func Identity(info fs.FileInfo) [4]int64 {
+	id := [4]int64{2: info.Size(), 3: info.ModTime().UnixNano()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		id[0], id[1] = int64(st.Dev), int64(st.Ino)
+	}
+	return id
 }
 
 // Spare returns an error unless the process may open n more descriptors.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -91,5 +92,44 @@ func TestAFailedReplaceLeavesNothing(t *testing.T) {
 	}
 	if err := SyncDir(filepath.Join(dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
+	}
+}
+
+func TestIdentityTellsAReplacedOrChangedFile(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	look := func() [4]int64 {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Identity(info)
+	}
+	write := func(name, content string) {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := time.Unix(1_000_000_000, 0)
+	dated := func(name string) {
+		if err := os.Chtimes(name, past, past); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(path, "abc")
+	dated(path)
+	first := look()
+	if err := os.Chmod(path, 0o640); err != nil || look() != first {
+		t.Error("other permissions are another file", err)
+	}
+	write(path, "abd")
+	if look() == first {
+		t.Error("a file that was written over is the same")
+	}
+	dated(path)
+	write(other, "abc")
+	dated(other)
+	if err := os.Rename(other, path); err != nil || look() == first {
+		t.Error("another file of the same size and time is the same", err)
 	}
 }

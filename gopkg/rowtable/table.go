@@ -75,6 +75,7 @@ const (
 // gone; the rest of its new last page reads as zeros, which only checksums see.
 type Table struct {
 	path    string
+	file    [4]int64 // osfile.Identity
 	h       header
 	shift   int // log2 of the block's rows, -1 if they are no power of two
 	mapping *mem.Mapping
@@ -134,7 +135,7 @@ func open(path string, opt Options) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{path: path, h: *h, shift: -1, threads: opt.Threads, life: newLife(), prefetches: make(chan struct{}, maxPrefetches)}
+	t := &Table{path: path, file: osfile.Identity(st), h: *h, shift: -1, threads: opt.Threads, life: newLife(), prefetches: make(chan struct{}, maxPrefetches)}
 	if h.blockRows&(h.blockRows-1) == 0 {
 		t.shift = bits.TrailingZeros64(uint64(h.blockRows))
 	}
@@ -251,6 +252,8 @@ type Info struct {
 	Raw          bool  `json:"raw"`           // all blocks are
 	FileBytes    int64 `json:"file_bytes"`
 	PayloadBytes int64 `json:"payload_bytes"` // of all blocks as stored
+	// File tells the file that was opened from others, and from what it is once it was written to.
+	File [4]int64 `json:"file"`
 	// IndexChecksum is the CRC-32C of map and descriptors, which tells tables
 	// apart as a rule.
 	IndexChecksum uint32 `json:"index_checksum"`
@@ -262,6 +265,6 @@ func (t *Table) Info() Info {
 	return Info{
 		Version: int(h.version), Rows: h.rows, StoredRows: h.stored, RowBytes: h.rowBytes, Blocks: h.blocks,
 		BlockRows: h.blockRows, ElementBytes: h.elementBytes, Identity: h.identity(), Raw: h.raw(),
-		FileBytes: h.fileBytes(), PayloadBytes: h.payloadBytes, IndexChecksum: h.indexSum,
+		FileBytes: h.fileBytes(), PayloadBytes: h.payloadBytes, IndexChecksum: h.indexSum, File: t.file,
 	}
 }
