@@ -4,10 +4,9 @@ import operator
 
 import numpy as np
 
-from loaderx.dtypes import from_name
-from loaderx.errors import ArgumentError, DtypeError, StoreFormatError
+from loaderx.errors import ArgumentError, DtypeError
 
-__all__ = ["POLICIES", "cache_args", "count", "digest_of", "element"]
+__all__ = ["POLICIES", "cache_args", "count", "digest_of"]
 
 #: What a cache keeps, and the engine's numbers of that.
 POLICIES = {"blocks": 0, "rows": 1}
@@ -31,18 +30,6 @@ def count(value, name, least):
     if not least <= number < 1 << 62:
         raise ArgumentError(f"{name} must be at least {least} (and no more than memory can hold), got {number}")
     return number
-
-
-def element(given, row_bytes):
-    """Return the dtype of a row's elements."""
-    try:
-        plain = isinstance(given, (np.dtype, type))
-        dtype = np.dtype(given) if plain else from_name(str(given).removeprefix("torch."))
-    except (StoreFormatError, TypeError):
-        raise DtypeError(f"dtype must be one of NumPy's or its name, got {given!r}") from None
-    if dtype.hasobject or dtype.itemsize == 0 or row_bytes % dtype.itemsize:
-        raise DtypeError(f"rows of {row_bytes} bytes do not consist of {dtype}")
-    return dtype
 
 
 def digest_of(checksum):

@@ -6,14 +6,26 @@ import numpy as np
 
 from loaderx._engine import address
 from loaderx.dtypes import from_name, is_tensor
-from loaderx.errors import ArgumentError, DtypeError
+from loaderx.errors import ArgumentError, DtypeError, StoreFormatError
 
 from ._arguments import count
 
-__all__ = ["Kind", "bag_kind", "float_kind", "kind_number", "width_of"]
+__all__ = [
+    "KINDS",
+    "Kind",
+    "bag_kind",
+    "dtype_of_kind",
+    "element",
+    "float_kind",
+    "kind_name",
+    "kind_number",
+    "kind_of_dtype",
+    "same_kind",
+    "width_of",
+]
 
 #: Name, the engine's number, bytes of a column, bytes behind the columns, type of results.
-_KINDS = {
+KINDS = {
     "fp32": (0, 4, 0, "float32"),
     "fp64": (1, 8, 0, "float64"),
     "fp16": (2, 2, 0, "float16"),
@@ -22,7 +34,9 @@ _KINDS = {
     "uint8_rowwise": (5, 1, 8, "float32"),
     "int4_rowwise": (6, 0.5, 4, "float32"),
 }
-_BY_DTYPE = {result: name for name, (_, _, tail, result) in _KINDS.items() if not tail}
+#: What rows are taken for where neither the table nor the caller says it.
+_UNKNOWN = "fp32"
+_BY_DTYPE = {result: name for name, (_, _, tail, result) in KINDS.items() if not tail}
 _MODES = {"sum": 0, "mean": 1, "max": 2}
 _ACCUMULATE = {"torch": 0, "f64": 1}
 _DIM_AT = 32
@@ -30,6 +44,16 @@ _DIM_AT = 32
 
 class Kind:
     """Rows of one kind and width, and what is done with them.
+
+    Parameters
+    ----------
+    dtype : str, dtype or None
+        As the caller says.
+    dim : int or None
+    row_bytes : int
+    recorded : str or None
+        As the table says.
+    result : str, optional
 
     Attributes
     ----------
@@ -47,9 +71,9 @@ class Kind:
         Whether numbers have two bytes.
     """
 
-    def __init__(self, dtype, dim, row_bytes, result=None):
-        name = _kind_name(dtype)
-        number, column, tail, own = _KINDS[name]
+    def __init__(self, dtype, dim, row_bytes, recorded, result=None):
+        name = same_kind(dtype, recorded) or _UNKNOWN
+        number, column, tail, own = KINDS[name]
         if dim is None:
             dim = int((row_bytes - tail) / column)
         else:
@@ -114,38 +138,94 @@ class Kind:
 
 
 @functools.lru_cache(maxsize=256)
-def bag_kind(dtype, dim, row_bytes, mode, accumulate):
+def bag_kind(dtype, dim, row_bytes, recorded, mode, accumulate):
     """Return the `Kind` of a reduction."""
     if mode not in _MODES:
         raise ArgumentError(f"unknown mode {mode!r}, expected one of {list(_MODES)}")
     if accumulate not in _ACCUMULATE:
         raise ArgumentError(f"unknown accumulate {accumulate!r}, expected one of {list(_ACCUMULATE)}")
-    kind = Kind(dtype, dim, row_bytes)
+    kind = Kind(dtype, dim, row_bytes, recorded)
     kind.spec |= _MODES[mode] << 8 | _ACCUMULATE[accumulate] << 16
     return kind
 
 
 @functools.lru_cache(maxsize=256)
-def float_kind(dtype, dim, row_bytes):
+def float_kind(dtype, dim, row_bytes, recorded):
     """Return the `Kind` of rows that are decoded."""
-    return Kind(dtype, dim, row_bytes, "float32")
+    return Kind(dtype, dim, row_bytes, recorded, "float32")
+
+
+def element(given, row_bytes, recorded):
+    """Return the dtype of a row's elements; numbers must be those that the table records."""
+    try:
+        plain = isinstance(given, (np.dtype, type))
+        dtype = np.dtype(given) if plain else from_name(str(given).removeprefix("torch."))
+    except (StoreFormatError, TypeError):
+        raise DtypeError(f"dtype must be one of NumPy's or its name, got {given!r}") from None
+    if dtype.hasobject or dtype.itemsize == 0 or row_bytes % dtype.itemsize:
+        raise DtypeError(f"rows of {row_bytes} bytes do not consist of {dtype}")
+    if kind_of_dtype(dtype) is not None:
+        same_kind(dtype, recorded)
+    return dtype
 
 
 def width_of(kind, dim):
     """Return the bytes of a row of a kind, given by its name; 0 if there is no such row."""
-    if kind not in _KINDS or dim < 1:
+    if kind not in KINDS or dim < 1:
         return 0
-    _, column, tail, _ = _KINDS[kind]
+    _, column, tail, _ = KINDS[kind]
     return (dim + 1) // 2 + tail if column == 0.5 else dim * column + tail
 
 
 def kind_number(kind):
     """Return the engine's number of a kind."""
-    return _KINDS[kind][0]
+    return KINDS[kind][0]
 
 
-def _kind_name(dtype):
-    if isinstance(dtype, str) and dtype in _KINDS:
+def same_kind(dtype, recorded):
+    """Return the name of the kind of a table's rows, None if nobody says it.
+
+    Parameters
+    ----------
+    dtype : str, dtype or None
+        As the caller says.
+    recorded : str or None
+        As the table says.
+
+    Raises
+    ------
+    DtypeError
+        The two differ.
+    """
+    if dtype is None:
+        return recorded
+    name = kind_name(dtype)
+    if recorded not in (None, name):
+        raise DtypeError(f"the table records that its rows are {recorded}, and dtype says {name}")
+    return name
+
+
+def kind_of_dtype(dtype):
+    """Return the name of the kind of rows of a dtype of NumPy's or torch's, None if there is none."""
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        return None
+    return _BY_DTYPE.get(dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch."))
+
+
+def dtype_of_kind(kind):
+    """Return the name of the dtype of rows of a kind that are nothing but numbers; else None."""
+    return next((dtype for dtype, name in _BY_DTYPE.items() if name == kind), None)
+
+
+def kind_name(dtype):
+    """Return the name of a kind that is given by its name or by a dtype.
+
+    Raises
+    ------
+    DtypeError
+        There is none.
+    """
+    if isinstance(dtype, str) and dtype in KINDS:
         return dtype
     if isinstance(dtype, (str, type, np.dtype)):
         if isinstance(dtype, np.dtype) and not dtype.isnative:
@@ -157,5 +237,5 @@ def _kind_name(dtype):
     else:
         name = _BY_DTYPE.get(str(dtype).removeprefix("torch."))
     if name is None:
-        raise DtypeError(f"dtype must be one of {list(_KINDS)} or what NumPy or torch call them, got {dtype!r}")
+        raise DtypeError(f"dtype must be one of {list(KINDS)} or what NumPy or torch call them, got {dtype!r}")
     return name

@@ -28,7 +28,7 @@ class MappedModule(nn.Module):
     Parameters
     ----------
     path : path_like
-        A bundle; or a MEFTNAT1 file, with `dtype`.
+        A bundle; or a MEFTNAT1 file, with `dtype` unless it records that.
     native_library : path_like, optional
         Taken for programs whose reader was a library of its own. It must
         exist and is not used: the engine is part of the package.
@@ -38,7 +38,7 @@ class MappedModule(nn.Module):
     verify : bool
         Read the whole table first; it must have the recorded SHA-256.
     dtype : torch.dtype or str, optional
-        Of a row's elements; a bundle knows it.
+        Of a row's elements; a bundle knows it, and so does a file that records it.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class NumberRows:
         padding_idx=None,
         out=None,
         accumulate="torch",
-        dtype="fp32",
+        dtype=None,
         include_last_offset=None,
         dim=None,
         bits=False,
@@ -63,10 +63,11 @@ class NumberRows:
         accumulate : {"torch", "f64"}
             The arithmetic: that of torch's CPU kernels, bit for bit, or sums in
             float64 that are rounded once.
-        dtype : str or dtype
+        dtype : str or dtype, optional
             What rows consist of: ``"fp32"``, ``"fp64"``, ``"fp16"``,
             ``"bf16"``, ``"int8"``, ``"uint8_rowwise"``, ``"int4_rowwise"``, or
-            NumPy's or torch's dtype of the first four.
+            NumPy's or torch's dtype of the first four. By default what the
+            table records (see `dtype`), and ``"fp32"`` if it records nothing.
         include_last_offset : bool, optional
             Whether `offsets` has one more element, the number of ids. By
             default that is so if `out` has a row less than `offsets` has
@@ -91,7 +92,8 @@ class NumberRows:
             Offsets do not cover all ids in order, shapes do not agree, or
             weights come with another mode than sum.
         DtypeError
-            Something is of a dtype that does not go with the rows.
+            Something is of a dtype that does not go with the rows, or `dtype`
+            is another than the table records.
         BufferSizeError
             `out` has another size.
 
@@ -110,7 +112,7 @@ class NumberRows:
         (2, 128)
         """
         number = self._id()
-        kind = _kind(bag_kind, dtype, dim, self._row_bytes, mode, accumulate)
+        kind = _kind(bag_kind, dtype, dim, self._row_bytes, self._recorded, mode, accumulate)
         spec = kind.spec
         where, n, unsigned, shape, ids = id_memory(ids)
         if unsigned:
@@ -158,7 +160,7 @@ class NumberRows:
             _engine.run(_engine.lib.RowsBagAll, *first, *rest, keep=(ids, offsets, weights, owner))
         return out
 
-    def gather_floats(self, ids, dtype, out=None, dim=None):
+    def gather_floats(self, ids, dtype=None, out=None, dim=None):
         """Return rows decoded to float32.
 
         Parameters
@@ -182,7 +184,7 @@ class NumberRows:
         as for `gather`.
         """
         number = self._id()
-        kind = _kind(float_kind, dtype, dim, self._row_bytes)
+        kind = _kind(float_kind, dtype, dim, self._row_bytes, self._recorded)
         address, n, unsigned, shape, ids = id_memory(ids)
         if out is None:
             out = owner = kind.empty(shape, False)

@@ -13,6 +13,8 @@ from loaderx import _engine
 from loaderx._records import release_pages
 from loaderx.errors import ArgumentError, DtypeError, ZrecordError
 
+from ._kinds import kind_of_dtype
+
 __all__ = ["Chunks", "File", "Memory", "source_of"]
 
 _SLICE_BYTES = 16 << 20
@@ -70,7 +72,7 @@ def _of_tensor(tensor):
     if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided":
         raise DtypeError(f"source must be a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    layout = _Layout(tensor.element_size(), tuple(tensor.shape), tensor.is_complex())
+    layout = _Layout(tensor.element_size(), tuple(tensor.shape), tensor.dtype)
     if tensor.ndim and not tensor.is_contiguous():
         step = _slice_rows(layout)
         return Chunks((tensor[i : i + step] for i in range(0, len(tensor), step)), layout)
@@ -100,13 +102,14 @@ class _Layout:
     element : int, optional
         Bytes of an element; 1 says nothing about what it stands for.
     shape : tuple, optional
-    is_complex : bool
-        An element is two numbers then.
+    dtype : numpy.dtype or torch.dtype, optional
+        An element of a complex one is two numbers.
     """
 
-    def __init__(self, element=1, shape=None, is_complex=False):
-        self.element = element // 2 if is_complex else element
+    def __init__(self, element=1, shape=None, dtype=None):
+        self.element = element // 2 if "complex" in str(dtype) else element
         self.shape = shape
+        self._dtype = dtype
         if shape is not None:
             #: Bytes of what one index of the first axis names.
             self.item_bytes = element * math.prod(shape[1:])
@@ -116,7 +119,7 @@ class _Layout:
     def of(cls, array):
         """Return the layout of what has a shape and a dtype."""
         dtype = np.dtype(array.dtype)
-        return cls(dtype.itemsize, tuple(array.shape), dtype.kind == "c")
+        return cls(dtype.itemsize, tuple(array.shape), dtype)
 
     def row_bytes(self, given, what):
         """Return the width of a row: as given, or what the shape says if it is None."""
@@ -135,6 +138,22 @@ class _Layout:
         """Return the bytes of an element, 0 if the array does not tell them."""
         fits = 1 < self.element <= 16 and row_bytes % self.element == 0
         return self.element if fits else 0
+
+    def kind(self, stated, row_bytes, version):
+        """Return the kind of rows that a table records: as stated, or what the dtype says; None if nobody knows it."""
+        if stated is not None:
+            _agree(self._dtype, stated, "the source")
+            return stated
+        records = version not in (1, 2) and row_bytes % self.element == 0
+        return kind_of_dtype(self._dtype) if records else None
+
+
+def _agree(dtype, kind, what):
+    """Refuse numbers of another dtype than a table records."""
+    swapped = isinstance(dtype, np.dtype) and not dtype.isnative
+    found = dtype.str if swapped else kind_of_dtype(dtype)
+    if found not in (None, kind):
+        raise DtypeError(f"{what} is of {found}, and the table's rows are to be {kind}")
 
 
 class File:
@@ -216,7 +235,7 @@ class Chunks:
             if self._first and hasattr(self._first[0], "shape"):
                 first = self._first[0]
                 size = first.element_size() if hasattr(first, "element_size") else np.dtype(first.dtype).itemsize
-                self.layout = _Layout(size, tuple(first.shape), "complex" in str(first.dtype))
+                self.layout = _Layout(size, tuple(first.shape), first.dtype)
         width = self.layout.row_bytes(given, "the source" if self._counted else "chunk 0")
         if self._counted and width:
             self.rows = self.rows * self.layout.item_bytes // width
@@ -252,6 +271,8 @@ class Chunks:
                 raise ArgumentError(
                     f"chunk {number} has {flat.nbytes} bytes, which are not whole rows of {packing.row_bytes}"
                 )
+            if packing.kind:
+                _agree(getattr(chunk, "dtype", None), packing.kind, f"chunk {number}")
             write(flat)
 
 

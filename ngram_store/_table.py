@@ -38,6 +38,7 @@ class OpenTable:
         #: The header and the identity of the file, once it is known which one it is.
         self._opened = opened
         self._row_bytes = self._short = 0
+        self._recorded = None
 
     def _open(self):
         raw, address, size = _engine.path_arg(self._where)
@@ -61,7 +62,7 @@ class OpenTable:
         handle = _engine.Handle(open_, what=f"the table {where}")
         self._opened = seen[0]
         self._info = info = seen[0][0]
-        self._row_bytes = info["row_bytes"]
+        self._row_bytes, self._recorded = info["row_bytes"], info["dtype"]
         block = min(info["block_rows"], max(info["stored_rows"], 1)) * info["row_bytes"]
         # Most ids of a query that is short whatever they are.
         self._short = 1 << 62 if info["raw"] else max(_LONG // block, 1)
@@ -96,6 +97,11 @@ class OpenTable:
         return info["rows"], info["row_bytes"]
 
     @property
+    def dtype(self):
+        """What rows consist of, as the table records it, ``"fp32"`` for one, or None (see `embedding_bag`)."""
+        return self._described()["dtype"]
+
+    @property
     def path(self):
         """The file, as it was given."""
         return self._path
@@ -119,7 +125,8 @@ class OpenTable:
             ``version``, ``rows``, ``stored_rows`` (fewer when equal ones are
             shared), ``row_bytes``, ``blocks``, ``block_rows``,
             ``element_bytes`` (of shuffled blocks), ``identity`` (there is no
-            map), ``raw`` (all blocks are), ``file_bytes``,
+            map), ``raw`` (all blocks are), ``dtype`` (of the rows, None if it
+            is not recorded, as in versions 1 and 2), ``file_bytes``,
             ``payload_bytes`` (of all blocks as stored), and
             ``index_checksum`` (CRC-32C of map and descriptors).
         """

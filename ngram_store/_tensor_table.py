@@ -20,6 +20,7 @@ from loaderx.errors import (
 
 from ._identity import check_sha256, identity
 from ._ids import row_ids
+from ._kinds import dtype_of_kind, kind_of_dtype
 from ._results import Results
 from .bundle import DTYPES, read_bundle
 from .reference import PythonRows
@@ -41,7 +42,7 @@ class Table:
     ----------
     path : path_like
     dtype : torch.dtype, str or None
-        Of a bare file's elements; a bundle knows it.
+        Of a bare file's elements; by default as the file records it. A bundle knows it.
     options : dict
         Of `NativeRows`: ``cache_bytes``, ``cache_policy``, ``query_chunk_rows``, ``threads``.
     verify : bool
@@ -129,17 +130,24 @@ class Table:
         _live[self.key] = self
 
     def _bare(self):
-        if self._given not in DTYPES:
-            raise ArgumentError(
-                f"{self.path} is a file and no bundle, so dtype must be one of {sorted(DTYPES)}, got {self._given!r}"
-            )
+        if self._given not in (None, *DTYPES):
+            raise ArgumentError(f"dtype must be one of {sorted(DTYPES)}, got {self._given!r}: {self.path}")
         with NativeRows(self.path) as rows:
             n, width = rows.shape
-        if width % DTYPES[self._given]:
-            raise DtypeError(f"rows of {width} bytes in {self.path} do not consist of {self._given}")
+            recorded = rows.dtype
+        dtype = dtype_of_kind(recorded) or (self._given if recorded is None else None)
+        if dtype is None and recorded is None:
+            raise ArgumentError(
+                f"{self.path} is a file and no bundle, and does not record what its rows consist of, so dtype must be "
+                f"one of {sorted(DTYPES)}"
+            )
+        if dtype is None or self._given not in (None, dtype):
+            raise DtypeError(f"{self.path} records that its rows are {recorded}; dtype is {self._given!r}")
+        if width % DTYPES[dtype]:
+            raise DtypeError(f"rows of {width} bytes in {self.path} do not consist of {dtype}")
         table = {"file": os.path.basename(self.path), "backend": "native", "bytes": 0, "sha256": ""}
-        dim = width // DTYPES[self._given]
-        return {"num_embeddings": n, "embedding_dim": dim, "dtype": self._given, "row_bytes": width, "table": table}
+        dim = width // DTYPES[dtype]
+        return {"num_embeddings": n, "embedding_dim": dim, "dtype": dtype, "row_bytes": width, "table": table}
 
     def _config(self):
         return {"path": self.path, "dtype": self._given, "options": self._options, "meta": self.meta}
@@ -198,6 +206,9 @@ class Table:
                 f"{self._file} has {info['rows']} rows of {info['row_bytes']} bytes in {info['file_bytes']}, and its "
                 f"bundle says {rows} of {width} in {table['bytes']}"
             )
+        if info["dtype"] not in (None, kind_of_dtype(self.meta["dtype"])):
+            reader.close()
+            raise CorruptRecordError(f"{self._file} has {info['dtype']} rows, and its bundle says {self.meta['dtype']}")
         return reader
 
     def _check_same(self):

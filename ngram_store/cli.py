@@ -28,6 +28,7 @@ from loaderx._terminal import BAD, OK, execute, is_npy, line, map_npy, prepare, 
 from loaderx.errors import CorruptRecordError, StoreExistsError
 
 from ._identity import check_sha256
+from ._kinds import KINDS, kind_name
 from ._plain import PlainRows
 from .bundle import read_bundle
 from .quantized import QuantizedRows
@@ -66,6 +67,8 @@ def _check_options(parser, args):
                 parser.error(f"--{option.replace('_', '-')} goes with --kind")
     elif args.row_bytes is not None:
         parser.error("--row-bytes has no meaning with --kind: --dim tells how many numbers a row has")
+    elif args.dtype is not None:
+        parser.error("--dtype has no meaning with --kind, which tells what rows consist of")
     if args.level is not None and args.codec == "raw":
         parser.error("--level has no meaning with --codec raw, which does not compress")
 
@@ -86,6 +89,9 @@ def _parser():
     pack.add_argument("table", metavar="TABLE")
     pack.add_argument("--overwrite", action="store_true", help="replace what is at TABLE")
     pack.add_argument("--row-bytes", type=_count, help="width of a row; a .npy file tells it")
+    pack.add_argument(
+        "--dtype", choices=sorted(KINDS), help="what rows consist of, for the table to record it; a .npy file tells it"
+    )
     pack.add_argument("--codec", choices=["zlib", "zstd", "raw"], default="zlib")
     pack.add_argument("--predictor", choices=["none", "xor", "shuffle", "auto"], help="default: none, auto with --kind")
     pack.add_argument("--level", type=_count, help="compression level")
@@ -141,7 +147,7 @@ def _pack(args):
         raise StoreExistsError(f"{args.table} exists; --overwrite replaces it")
     source = args.source if array is None else array
     predictor = None if args.predictor == "none" else args.predictor
-    report = pack_native(source, args.table, row_bytes=args.row_bytes, predictor=predictor, **options)
+    report = pack_native(source, args.table, row_bytes=args.row_bytes, dtype=args.dtype, predictor=predictor, **options)
     result = dataclasses.asdict(report)
     del result["sha256"]
     return {"table": args.table, **result, "ratio": round(report.ratio, 4)}, OK
@@ -192,7 +198,7 @@ def _info(args):
         result |= {**shown, "backend": table["backend"], "sha256": table["sha256"], **quantized}
     plain = bundle is not None and bundle.backend != "native"
     for key in ("rows", "row_bytes", "file_bytes") if plain else info:
-        result[key] = info[key]
+        result[key] = _dtype(bundle, info) if key == "dtype" else info[key]
     return result, OK
 
 
@@ -203,8 +209,13 @@ def _verify(args):
         info = rows.info()
     if bundle is not None:
         bad += _unfit(bundle, info)
-    result = {"table": args.table, "rows": info["rows"], "blocks": info["blocks"], "bad": len(bad), "faults": bad}
-    return result, BAD if bad else OK
+    result = {"table": args.table, "rows": info["rows"], "dtype": _dtype(bundle, info), "blocks": info["blocks"]}
+    return {**result, "bad": len(bad), "faults": bad}, BAD if bad else OK
+
+
+def _dtype(bundle, info):
+    """Return what rows consist of, as the bundle says, or the table of a bare file; None if it does not."""
+    return info["dtype"] if bundle is None else bundle.meta["dtype"]
 
 
 def _unfit(bundle, info):
@@ -218,6 +229,8 @@ def _unfit(bundle, info):
             "error": f"its bundle says {said[0]} rows of {said[1]} bytes in {said[2]}, and there are {found[0]} of "
             f"{found[1]} in {found[2]}",
         }
+    if info["dtype"] not in (None, kind_name(meta["dtype"])):
+        yield {"block": -1, "error": f"its bundle says {meta['dtype']} rows, and the table has {info['dtype']} ones"}
     try:
         check_sha256(bundle.table_path, bundle.sha256)
     except CorruptRecordError as error:
@@ -227,6 +240,7 @@ def _unfit(bundle, info):
 def _bench(args):
     options = {"threads": args.threads, "cache_bytes": args.cache_bytes, "cache_policy": args.cache_policy}
     rows, bundle = _open(args.table, options)
+    dtype = _dtype(bundle, rows.info())
     if bundle is not None and bundle.kind == "quantized":
         rows.close()
         rows = QuantizedRows(args.table, **options)
@@ -249,6 +263,7 @@ def _bench(args):
     return {
         "table": args.table,
         "rows": len(rows),
+        "dtype": dtype,
         "ids": args.ids,
         "queries": len(times),
         "first_ms": round(times[0] * 1e3, 4),

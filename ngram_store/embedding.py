@@ -15,7 +15,7 @@ class MappedEmbedding(MappedModule):
     ----------
     path : path_like
         A bundle, which `export_embedding` writes; or a MEFTNAT1 file of any
-        origin, with `dtype`.
+        origin, with `dtype` unless it records that.
     native_library : path_like, optional
         Taken for programs whose reader was a library of its own. It must
         exist and is not used: the engine is part of the package.
@@ -27,7 +27,7 @@ class MappedEmbedding(MappedModule):
         bare file must be sound.
     dtype : torch.dtype or str, optional
         Of a row's elements: float32, float64, float16 or bfloat16. A bundle
-        knows it.
+        knows it, and so does a file that records it.
 
     Attributes
     ----------

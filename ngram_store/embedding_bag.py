@@ -28,7 +28,8 @@ class MappedEmbeddingBag(MappedModule):
     ----------
     path : path_like
         A bundle, which `export_embedding_bag` writes (`open_embedding_bag`
-        takes mode and padding from it); or a MEFTNAT1 file, with `dtype`.
+        takes mode and padding from it); or a MEFTNAT1 file, with `dtype`
+        unless it records that.
     mode : {"mean", "sum", "max"}
     padding_idx : int, optional
         A row that is left out of all bags; negative ones count from the end.

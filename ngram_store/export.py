@@ -258,7 +258,9 @@ class _How:
                 size, digest = write_rows(target, _pieces(weight))
             else:
                 source = weight if weight.device.type == "cpu" else _pieces(weight)
-                report = pack_native(source, target, row_bytes=row_bytes, sha256=True, **self._options)
+                report = pack_native(
+                    source, target, row_bytes=row_bytes, dtype=weight.dtype, sha256=True, **self._options
+                )
                 size, digest = report.file_bytes, report.sha256
             return {"file": file, "backend": self._backend, "bytes": size, "sha256": digest}, None
 

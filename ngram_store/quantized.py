@@ -113,6 +113,9 @@ class QuantizedRows:
         else:
             reader = PlainRows(file, self._width, **self._options)
         found = (*reader.shape, reader.info()["file_bytes"])
+        if reader.dtype not in (None, self._kind):
+            reader.close()
+            raise CorruptRecordError(f"{file} has {reader.dtype} rows, and its bundle says {self._kind}")
         if found != (meta["num_embeddings"], self._width, meta["table"]["bytes"]):
             reader.close()
             raise CorruptRecordError(
@@ -160,7 +163,7 @@ class QuantizedRows:
             rows.gather_floats(ids, self._kind, out=output, dim=self._dim)
             return
         where, n, unsigned, shape, ids = id_memory(ids)
-        kind = float_kind(self._kind, self._dim, self._width)
+        kind = float_kind(self._kind, self._dim, self._width, None)
         target, _size, output = target_of(output, kind, tuple(shape))
         scratch, room, owner = _engine.pin(encoded_scratch, writable=True)
         used = n * self._width

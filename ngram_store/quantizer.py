@@ -148,6 +148,7 @@ def _pack(
         "level": level,
         "threads": threads,
         "element_bytes": QUANTIZED[kind],
+        "dtype": kind,
     }
     encoding = _Encoding(source, kind)
     width = encoding.width

@@ -13,8 +13,9 @@ from loaderx.errors import (
     CorruptRecordError,
 )
 
-from ._arguments import POLICIES, cache_args, digest_of, element
+from ._arguments import POLICIES, cache_args, digest_of
 from ._ids import id_memory
+from ._kinds import element
 from ._numbers import NumberRows
 from ._table import OpenTable
 
@@ -130,7 +131,9 @@ class NativeRows(NumberRows, OpenTable):
             and again saves the time that new memory costs.
         dtype : dtype or str, optional
             What a row's bytes are, without `out`: the last axis of the result
-            then counts elements of it.
+            then counts elements of it. Floating-point numbers must be of the
+            kind that the table records, if it records one; bytes and integers
+            are always possible.
 
         Returns
         -------
@@ -144,7 +147,7 @@ class NativeRows(NumberRows, OpenTable):
             An id is outside the table; the message names its position in
             ``ids.flat``, its value and the range. Nothing was read.
         DtypeError
-            `ids` are not integers.
+            `ids` are not integers, or `dtype` is not what rows consist of.
         CorruptRecordError
             A block that is needed is damaged; the message names it.
         FileFaultError
@@ -160,7 +163,7 @@ class NativeRows(NumberRows, OpenTable):
         if dtype is None:
             result = np.empty((*shape, self._row_bytes), _UINT8)
         else:
-            dtype = element(dtype, self._row_bytes)
+            dtype = element(dtype, self._row_bytes, self._recorded)
             result = np.empty((*shape, self._row_bytes // dtype.itemsize), dtype)
         self._fill(number, where, n, unsigned, _engine.address(result), result.nbytes, (ids, result))
         return result

@@ -12,6 +12,7 @@ from loaderx._progress import Progress
 from loaderx._watch import Watch
 from loaderx.errors import ArgumentError, DtypeError
 
+from ._kinds import kind_name
 from ._source import source_of
 
 __all__ = ["BlockEncoding", "PackReport", "pack_native"]
@@ -63,6 +64,8 @@ class PackReport:
         Whether the file does without a map.
     element_bytes : int
         Of shuffled blocks; 0 if none is.
+    dtype : str or None
+        Of the rows, ``"fp32"`` for one, as the file records it.
     encodings : tuple of BlockEncoding
     sha256 : str or None
         Of the file, in hexadecimal, if it was asked for.
@@ -80,6 +83,7 @@ class PackReport:
     version: int
     identity: bool
     element_bytes: int
+    dtype: str | None
     encodings: tuple[BlockEncoding, ...]
     sha256: str | None = None
 
@@ -102,6 +106,7 @@ def pack_native(
     max_block_bytes=None,
     level=None,
     element_bytes=None,
+    dtype=None,
     version=None,
     sha256=False,
     threads=None,
@@ -151,10 +156,18 @@ def pack_native(
         Width of the elements that are shuffled, 1 to 16 and a divisor of
         `row_bytes`. By default that of an array's dtype; where there is none,
         or it has one byte, the largest of 4, 2 and 1 that divides `row_bytes`.
+    dtype : str or dtype, optional
+        What rows consist of, which the table records: ``"fp32"``, ``"fp64"``,
+        ``"fp16"``, ``"bf16"``, ``"int8"``, ``"uint8_rowwise"``,
+        ``"int4_rowwise"`` (``gopkg/quant/FORMAT.md`` lays the last three out),
+        or NumPy's or torch's dtype of the first four. By default that of
+        an array, a tensor or the first chunk, if it is one of the first four.
+        Where it is not known nothing is recorded, and who reads numbers says
+        what they are.
     version : {None, 1, 2, 3}
         The newest version of the format that the file may have. Version 3,
-        the default, has checksums of blocks, zstd, shuffled blocks, and no
-        map for rows that are all in their own order. With 1 (raw and zlib) or
+        the default, has checksums of blocks, zstd, shuffled blocks, the rows'
+        dtype, and no map for rows that are all in their own order. With 1 (raw and zlib) or
         2 (also XOR) the file has the lowest version that its blocks need.
     sha256 : bool
         Have the report tell the hash of the file.
@@ -172,7 +185,8 @@ def pack_native(
         `row_bytes`, a chunk is no whole number of rows, or `row_order` is no
         permutation; the message names the place.
     DtypeError
-        An argument has a wrong type.
+        An argument has a wrong type, or an array or a chunk has another dtype
+        than `dtype` says, or than the first chunk.
     StoreNotFoundError, StoreIOError
         A file can't be read or written; ``errno`` tells why.
 
@@ -216,9 +230,11 @@ def pack_native(
     if row_bytes is not None:
         row_bytes = _int("row_bytes", row_bytes)
     element_bytes = _int("element_bytes", element_bytes, 0)
+    kind = None if dtype is None else kind_name(dtype)
     rows = source_of(source)
     row_bytes = rows.row_bytes(row_bytes)
     options["row_bytes"] = _int("row_bytes", row_bytes)
+    options["dtype"] = rows.layout.kind(kind, row_bytes, options["version"]) or ""
     options["rows"] = 0 if order is not None else rows.rows
     options["element_bytes"] = element_bytes or rows.layout.element_bytes(row_bytes)
     with _Packing(_target(path), folder, options) as packing:
@@ -247,6 +263,7 @@ class _Packing:
         self.folder = folder
         self.row_bytes = options["row_bytes"]
         self.deduplicates = options["deduplicate"]
+        self.kind = options["dtype"]
         self._handle = _engine.Handle(open_, reopen=False, what=f"the table {path}")
         self._buffer = np.empty(_GATHER_BYTES, np.uint8)
         self._used = 0

@@ -10,6 +10,7 @@ import (
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/handle"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/quant"
 	"loaderx/gopkg/rowtable"
 )
 
@@ -29,6 +30,7 @@ type packOptions struct {
 	Level         int    `json:"level"`
 	Predictor     string `json:"predictor"`
 	ElementBytes  int64  `json:"element_bytes"`
+	Dtype         string `json:"dtype"` // name of a quant.Kind, empty if it is not known
 	Version       int    `json:"version"`
 	Rows          int64  `json:"rows"`
 	Deduplicate   bool   `json:"deduplicate"`
@@ -48,12 +50,23 @@ func parsePackOptions(text []byte) (opt rowtable.PackOptions, err error) {
 		return opt, err
 	}
 	predictor, err := rowtable.ParsePredictor(given.Predictor)
+	if err != nil {
+		return opt, err
+	}
+	kind := rowtable.UnknownKind
+	if given.Dtype != "" {
+		rows, err := quant.ParseKind(given.Dtype)
+		if err != nil {
+			return opt, err
+		}
+		kind = rowtable.KindOf(rows)
+	}
 	return rowtable.PackOptions{
 		RowBytes: given.RowBytes, BlockRows: given.BlockRows, MaxBlockBytes: given.MaxBlockBytes,
-		Codec: codec, Level: given.Level, Predictor: predictor, ElementBytes: given.ElementBytes,
+		Codec: codec, Level: given.Level, Predictor: predictor, ElementBytes: given.ElementBytes, Kind: kind,
 		Version: given.Version, Rows: given.Rows, Deduplicate: given.Deduplicate,
 		Threads: given.Threads, SHA256: given.SHA256,
-	}, err
+	}, nil
 }
 
 // RowsPackNew begins a table at a path as the reserved handle id, with options

@@ -9,6 +9,7 @@ __all__ = ["Queries", "mutations"]
 
 # As in meft_rows.h.
 FP32, FP64, FP16, BF16, INT8, UINT8, INT4 = range(7)
+_NAMES = "fp32", "fp64", "fp16", "bf16", "int8", "uint8_rowwise", "int4_rowwise"
 SUM, MEAN, MAX = range(3)
 
 
@@ -78,6 +79,7 @@ class Queries:
         pack_native(
             rows,
             path,
+            dtype=_NAMES[kind] if rng.integers(2) else None,
             block_rows=int(rng.integers(1, 50)),
             deduplicate=bool(rng.integers(2)),
             predictor=[None, "xor", "shuffle", "auto"][rng.integers(4)],

@@ -8,7 +8,7 @@ import numpy as np
 
 __all__ = ["read_table"]
 
-_HEADER = struct.Struct("<8sIIII9Q24sII")
+_HEADER = struct.Struct("<8sIIII9QI20sII")
 _BLOCK = struct.Struct("<QQIBBHII")
 
 
@@ -21,7 +21,7 @@ def read_table(path):
     fields = _HEADER.unpack_from(file)
     magic, version, header_bytes, flags, element = fields[:5]
     rows, stored, row_bytes, blocks, block_rows, map_at, descriptors_at, payload_at, payload_bytes = fields[5:14]
-    assert magic == b"MEFTNAT1" and header_bytes == _HEADER.size == 128 and fields[14] == bytes(24)
+    assert magic == b"MEFTNAT1" and header_bytes == _HEADER.size == 128 and fields[15] == bytes(20)
     assert len(file) == payload_at + payload_bytes
     places = np.arange(rows) if flags & 1 else np.frombuffer(file, "<u8", rows, map_at).astype(np.int64)
     kept = np.empty((stored, row_bytes), np.uint8)
@@ -40,6 +40,6 @@ def read_table(path):
         encodings.add((codec, predictor))
     header = {
         "version": version, "flags": flags, "element": element, "rows": rows, "stored": stored,
-        "row_bytes": row_bytes, "blocks": blocks, "block_rows": block_rows, "encodings": encodings,
+        "row_bytes": row_bytes, "blocks": blocks, "block_rows": block_rows, "encodings": encodings, "kind": fields[14],
     }  # fmt: skip
     return header, kept[places]

@@ -223,9 +223,26 @@ def test_vmap_looks_all_examples_up_at_once(mapped, original):
     assert_same_bits(torch.vmap(mapped, in_dims=1, out_dims=1)(ids), original.weight[ids])
 
 
-def test_a_bare_table_needs_a_dtype(original, tmp_path):
+def test_a_bare_table_that_records_its_dtype_needs_none(original, tmp_path):
     file = tmp_path / "t.men"
-    pack_native(original.weight, file, codec="zstd")
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        weight = original.weight.to(dtype)
+        pack_native(weight, file)
+        for given in (None, dtype):
+            with MappedEmbedding(file, dtype=given) as mapped:
+                assert mapped.dtype == dtype
+                assert_same_bits(mapped(torch.arange(N)), weight)
+        other = torch.float32 if dtype != torch.float32 else torch.float16
+        with pytest.raises(errors.DtypeError, match=r"records that its rows are \w+; dtype is"):
+            MappedEmbedding(file, dtype=other)
+    pack_native(original.weight.detach().view(torch.uint8), file, dtype="int8")
+    with pytest.raises(errors.DtypeError, match="int8"):
+        MappedEmbedding(file)
+
+
+def test_a_bare_table_that_records_none_needs_a_dtype(original, tmp_path):
+    file = tmp_path / "t.men"
+    pack_native(original.weight.detach().view(torch.uint8), file, codec="zstd")
     with MappedEmbedding(file, dtype=torch.float32) as mapped:
         assert_same_bits(mapped(torch.arange(N)), original.weight)
         assert mapped.padding_idx is None

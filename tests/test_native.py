@@ -12,12 +12,13 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from loaderx import __version__, _engine
 from loaderx_build import native, toolchain
-from ngram_store import pack_native
+from ngram_store import QuantizedRows, pack_native, pack_quantized
 from tests.native_tables import Queries, mutations
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,7 +125,7 @@ def small(tmp_path, rng):
 
 def test_the_library_exports_what_the_header_declares(built):
     declared = native.exports(built.header)
-    assert len(declared) == len(set(declared)) == 12
+    assert len(declared) == len(set(declared)) == 13
     # Loaded by a process of its own: this one has a Go runtime already.
     code = "import ctypes, sys; lib = ctypes.CDLL(sys.argv[1]); [getattr(lib, name) for name in sys.argv[2:]]"
     run([sys.executable, "-c", code, built.library, *declared])
@@ -151,8 +152,17 @@ def test_the_headers_codes_and_version_are_the_engines(built):
     text = built.header.read_text()
     assert f'#define MEFT_ROWS_VERSION "{__version__}"' in text
     codes = {name.lower(): int(code) for name, code in re.findall(r"MEFT_ROWS_(\w+) = (-\d+)", text)}
+    assert codes.pop("unknown") == -1  # of the kinds
     known = {row["name"]: row["code"] for row in json.loads(_engine.text(_engine.lib.ErrorList))}
     assert len(codes) == 14 and codes.items() <= known.items()
+
+
+def test_the_headers_kinds_are_the_formats(built):
+    """They are those that tables record, which count from 1."""
+    text = re.search(r"enum \{\s*MEFT_ROWS_UNKNOWN = -1.*?\}", built.header.read_text(), flags=re.DOTALL).group()
+    codes = {name.lower(): int(code) + 1 for name, code in re.findall(r"MEFT_ROWS_(\w+) = (-?\d+)", text)}
+    table = (ROOT / "gopkg" / "rowtable" / "FORMAT.md").read_text().split("## Kinds of rows")[1].split("## ")[0]
+    assert codes == {name: int(number) for number, name in re.findall(r"\| (\d+) \| (\w+) \|", table)}
 
 
 # --- the example -----------------------------------------------------------------------------
@@ -161,11 +171,32 @@ def test_the_headers_codes_and_version_are_the_engines(built):
 def test_the_example_prints_rows(built, small):
     table, _ = small
     rows = np.fromfile(small[1], np.float32).reshape(-1, 4)
-    lines = run([built.example, table, 0, 42, 0]).splitlines()
+    lines = run([built.example, "-x", table, 0, 42, 0]).splitlines()
     assert lines == [rows[i].tobytes().hex() for i in (0, 42, 0)]
-    lines = run([built.example, "-f", table, 42]).splitlines()
-    assert lines == [" ".join(f"{v:.9g}" for v in rows[42])]
+    for args in ([table, 42, 0], ["-f", table, 42, 0]):
+        lines = run([built.example, *args]).splitlines()
+        assert lines == [" ".join(f"{v:.9g}" for v in rows[i]) for i in (42, 0)]
     assert run([built.example, table]) == ""
+
+
+def test_the_example_prints_what_a_table_records(built, tmp_path):
+    values = np.array([[1.5, -0.0, 3, -4.25], [6e-8, np.inf, -np.inf, np.nan], [0.1, 1e-5, -65504, 2]], np.float64)
+    for dtype in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16):
+        rows = values.astype(dtype)
+        pack_native(rows, tmp_path / "t.men")
+        got = [
+            list(map(float, line.split())) for line in run([built.example, tmp_path / "t.men", 0, 1, 2]).splitlines()
+        ]
+        np.testing.assert_array_equal(np.array(got).astype(dtype).astype(float), rows.astype(float))
+    for kind in ("int8", "uint8_rowwise", "int4_rowwise"):
+        pack_quantized(values[[0, 2]].astype(np.float32) % 5, tmp_path / kind, kind, native=True)
+        got = run([built.example, tmp_path / kind / "table.men", 1, 0]).splitlines()
+        with QuantizedRows(tmp_path / kind) as rows:
+            want = rows.gather([1, 0])
+        np.testing.assert_array_equal(np.array([line.split() for line in got], np.float32), want)
+    pack_native(values.astype(np.float32).tobytes(), tmp_path / "u.men", row_bytes=16)
+    assert run([built.example, tmp_path / "u.men", 0]) == f"{values[0].astype(np.float32).tobytes().hex()}\n"
+    assert run([built.example, "-f", tmp_path / "u.men", 0]) == "1.5 -0 3 -4.25\n"
 
 
 @pytest.mark.parametrize(
@@ -183,6 +214,7 @@ def test_the_example_says_what_is_wrong(built, small, args, code, text):
     command = [built.example, *(arg.format(small[0]) for arg in args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == code and text in done.stderr and done.stdout == ""
+    assert "open: open" not in done.stderr
 
 
 # --- the functions ---------------------------------------------------------------------------

@@ -9,6 +9,22 @@ import (
 	"loaderx/gopkg/rowtable"
 )
 
+// unknown is MEFT_ROWS_UNKNOWN.
+const unknown = -1
+
+// kindOf returns the kind that a caller's number stands for: the recorded one for
+// unknown, and that of Float32 rows where none is recorded.
+func kindOf(t *rowtable.Table, number int32) quant.Kind {
+	if number != unknown {
+		return quant.Kind(small(number))
+	}
+	kind, known := t.Kind().Kind()
+	if !known {
+		return quant.Float32
+	}
+	return kind
+}
+
 // dimOf returns the columns of a table's rows: those that the caller names, or
 // as many as a row of the kind has, for 0.
 func dimOf(t *rowtable.Table, kind quant.Kind, columns int64) (int, error) {
@@ -18,15 +34,11 @@ func dimOf(t *rowtable.Table, kind quant.Kind, columns int64) (int, error) {
 	if columns > 0 {
 		return int(columns), nil
 	}
-	one, err := kind.RowBytes(1)
-	if err != nil {
+	if _, err := kind.RowBytes(1); err != nil {
 		return 0, err
 	}
-	codes := t.RowBytes() - int64(one-kind.ScaleAt(1))
-	if dim := codes * 8 / int64(kind.Bits()); dim > 0 {
-		if width, err := kind.RowBytes(int(dim)); err == nil && int64(width) == t.RowBytes() {
-			return int(dim), nil
-		}
+	if dim := kind.Dim(t.RowBytes()); dim > 0 {
+		return dim, nil
 	}
 	return 0, errs.ErrArgument.Errorf("rows of %d bytes are no %s: table %s", t.RowBytes(), kind, t.Path())
 }

@@ -9,7 +9,6 @@ import (
 	"loaderx/gopkg/bag"
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
-	"loaderx/gopkg/quant"
 	"loaderx/gopkg/rowtable"
 )
 
@@ -49,6 +48,20 @@ func capiWidth(id, bytes, text uint64, room int64, size uint64) int32 {
 	return report{text, room, size}.on(id, "width", func(t *rowtable.Table) error { return put(bytes, t.RowBytes()) })
 }
 
+//export capiKind
+func capiKind(id, kind, columns, text uint64, room int64, size uint64) int32 {
+	return report{text, room, size}.on(id, "kind", func(t *rowtable.Table) error {
+		number, dim := int64(unknown), 0
+		if recorded, known := t.Kind().Kind(); known {
+			number, dim = int64(recorded), recorded.Dim(t.RowBytes())
+		}
+		if err := put(kind, number); err != nil {
+			return err
+		}
+		return put(columns, int64(dim))
+	})
+}
+
 //export capiGather
 func capiGather(id, ids uint64, n, chunkRows int64, out uint64, outBytes int64, text uint64, room int64, size uint64) int32 {
 	return report{text, room, size}.on(id, "gather", func(t *rowtable.Table) error {
@@ -68,8 +81,11 @@ func capiGather(id, ids uint64, n, chunkRows int64, out uint64, outBytes int64, 
 func capiBag(id, ids uint64, n int64, offsets uint64, nOffsets int64, weights uint64, weighted, kind, mode, accumulate, includeLast, hasPadding int32, padding, columns int64, out uint64, outBytes int64, text uint64, room int64, size uint64) int32 {
 	return report{text, room, size}.on(id, "embedding bag", func(t *rowtable.Table) (err error) {
 		r := rowtable.BagRequest{
-			IncludeLast: includeLast != 0, HasPadding: hasPadding != 0, Padding: padding, Kind: quant.Kind(small(kind)),
+			IncludeLast: includeLast != 0, HasPadding: hasPadding != 0, Padding: padding, Kind: kindOf(t, kind),
 			Mode: bag.Mode(small(mode)), Accumulate: bag.Accumulate(small(accumulate)),
+		}
+		if err := t.CheckKind(r.Kind); err != nil {
+			return fmt.Errorf("embedding bag: %w", err)
 		}
 		if r.Dim, err = dimOf(t, r.Kind, columns); err != nil {
 			return fmt.Errorf("embedding bag: %w", err)

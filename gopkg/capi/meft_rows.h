@@ -68,7 +68,7 @@ enum {
     MEFT_ROWS_FORMAT = -8,    /* a file of another kind, or of a newer version */
     MEFT_ROWS_CLOSED = -10,   /* no open table */
     MEFT_ROWS_ARGUMENT = -11, /* a value that is not allowed */
-    MEFT_ROWS_TYPE = -12,     /* rows of an unknown kind */
+    MEFT_ROWS_TYPE = -12,     /* rows of an unknown kind, or of another than is recorded */
     MEFT_ROWS_NOT_FOUND = -15, /* no file at the path */
     MEFT_ROWS_FAULT = -16,    /* a file was shortened, or failed, while it was read */
     MEFT_ROWS_INTERNAL = -17, /* a bug of the library */
@@ -109,16 +109,9 @@ int32_t meft_rows_close(meft_rows *table);
 int32_t meft_rows_count(meft_rows *table, int64_t *rows);
 int32_t meft_rows_width(meft_rows *table, int64_t *bytes);
 
-/* Copies the rows of n ids to out, one behind the other; out_bytes must be n * width. All ids are
- * checked before anything is written. */
-int32_t meft_rows_gather(meft_rows *table, const int64_t *ids, int64_t n, void *out, int64_t out_bytes);
-
-/* The same with another chunk_rows than the table's: less than 0 for all ids at once, 0 for the table's. */
-int32_t meft_rows_gather_chunked(meft_rows *table, const int64_t *ids, int64_t n, int64_t chunk_rows, void *out,
-                                 int64_t out_bytes);
-
 /* What the bytes of a row are. Numbers are little-endian. */
 enum {
+    MEFT_ROWS_UNKNOWN = -1, /* the table does not record it */
     MEFT_ROWS_FP32 = 0,
     MEFT_ROWS_FP64 = 1,
     MEFT_ROWS_FP16 = 2,
@@ -128,6 +121,18 @@ enum {
     MEFT_ROWS_INT4_ROWWISE = 6   /* codes, then an fp16 scale and bias: torch's 4-bit rowwise */
 };
 
+/* The kind that the table records, and the columns of such a row: of an odd number of 4-bit ones, one more.
+ * MEFT_ROWS_UNKNOWN and 0 where none is recorded. columns may be NULL. */
+int32_t meft_rows_kind(meft_rows *table, int32_t *kind, int64_t *columns);
+
+/* Copies the rows of n ids to out, one behind the other; out_bytes must be n * width. All ids are
+ * checked before anything is written. */
+int32_t meft_rows_gather(meft_rows *table, const int64_t *ids, int64_t n, void *out, int64_t out_bytes);
+
+/* The same with another chunk_rows than the table's: less than 0 for all ids at once, 0 for the table's. */
+int32_t meft_rows_gather_chunked(meft_rows *table, const int64_t *ids, int64_t n, int64_t chunk_rows, void *out,
+                                 int64_t out_bytes);
+
 enum { MEFT_ROWS_SUM = 0, MEFT_ROWS_MEAN = 1, MEFT_ROWS_MAX = 2 };
 
 /* In torch's order and precision, to the bit; or in double precision, rounded once. */
@@ -135,7 +140,7 @@ enum { MEFT_ROWS_TORCH = 0, MEFT_ROWS_F64 = 1 };
 
 typedef struct meft_rows_bag_options {
     uint64_t size;        /* sizeof(meft_rows_bag_options) */
-    int32_t kind;         /* of the rows */
+    int32_t kind;         /* of the rows; MEFT_ROWS_UNKNOWN: as recorded, FP32 where it is not */
     int32_t mode;         /* MEFT_ROWS_SUM, ... */
     int32_t accumulate;   /* MEFT_ROWS_TORCH or MEFT_ROWS_F64 */
     int32_t include_last; /* other than 0: there is one more offset, which is n */
@@ -150,8 +155,8 @@ typedef struct meft_rows_bag_options {
 /* Reduces bags of rows: bag b consists of the rows of ids[offsets[b]] up to ids[offsets[b + 1]], and the
  * last one of the rest of the n ids. Offsets begin with 0 and never fall. out takes for each bag the
  * columns as numbers of the rows' kind, as floats if that is one with codes; out_bytes must be the
- * size of that. An empty bag is all zeros. options may be NULL: sums of fp32. Everything is
- * checked before anything is written. */
+ * size of that. A kind that is not the recorded one is MEFT_ROWS_TYPE. An empty bag is all zeros. options
+ * may be NULL: sums of MEFT_ROWS_UNKNOWN. Everything is checked before anything is written. */
 int32_t meft_rows_embedding_bag(meft_rows *table, const int64_t *ids, int64_t n, const int64_t *offsets,
                                 int64_t n_offsets, const meft_rows_bag_options *options, void *out,
                                 int64_t out_bytes);

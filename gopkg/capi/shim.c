@@ -99,6 +99,18 @@ int32_t meft_rows_width(meft_rows *table, int64_t *bytes) {
     return capiWidth(AT(table), AT(bytes), TEXT);
 }
 
+int32_t meft_rows_kind(meft_rows *table, int32_t *kind, int64_t *columns) {
+    int64_t number = MEFT_ROWS_UNKNOWN, dim = 0;
+    NOT_IN_CHILD();
+    if (kind == NULL) return fail(MEFT_ROWS_ARGUMENT, "kind: no place for it");
+    int32_t code = capiKind(AT(table), AT(&number), AT(&dim), TEXT);
+    if (code == MEFT_ROWS_OK) {
+        *kind = (int32_t)number;
+        if (columns != NULL) *columns = dim;
+    }
+    return code;
+}
+
 static int32_t gather(meft_rows *table, const int64_t *ids, int64_t n, int64_t chunk_rows, void *out,
                       int64_t out_bytes) {
     NOT_IN_CHILD();
@@ -122,6 +134,7 @@ static int32_t embedding_bag(meft_rows *table, const int64_t *ids, const float *
                              void *out, int64_t out_bytes) {
     meft_rows_bag_options o = MEFT_ROWS_BAG_OPTIONS_INIT;
     NOT_IN_CHILD();
+    if (options == NULL) o.kind = MEFT_ROWS_UNKNOWN;
     if (!take(&o, sizeof o, sizeof o, options)) return BAD_SIZE("embedding bag");
     if (o.reserved) return fail(MEFT_ROWS_ARGUMENT, "embedding bag: a reserved field is not 0");
     int held = faults_hold();

@@ -10,7 +10,8 @@ import (
 // Kind says how a row of numbers is stored. FORMAT.md shows the bytes.
 type Kind uint8
 
-// The kinds. All numbers are little-endian; dim is the number of columns.
+// The kinds. Their numbers are part of the C ABI and of MEFTNAT1 files: new kinds come last, and
+// none is ever taken out. All numbers in rows are little-endian; dim is the number of columns.
 const (
 	// Float32 rows are the numbers themselves.
 	Float32 Kind = iota
@@ -91,6 +92,19 @@ func (k Kind) Bits() int { return layouts[k].bits }
 // ScaleAt returns where in a row of dim columns the scale begins, which is the
 // number of bytes before it. For kinds without a scale that is the whole row.
 func (k Kind) ScaleAt(dim int) int { return (dim*layouts[k].bits + 7) / 8 }
+
+// Dim returns the columns of a row of so many bytes, 0 if no row of the kind has that
+// width. An Int4 row of an odd number is as wide as that of one more, which is returned.
+func (k Kind) Dim(rowBytes int64) int {
+	if !k.Valid() || rowBytes > maxRowBytes {
+		return 0
+	}
+	dim := int((rowBytes - int64(layouts[k].tail)) * 8 / int64(layouts[k].bits))
+	if width, err := k.RowBytes(dim); err != nil || int64(width) != rowBytes {
+		return 0
+	}
+	return dim
+}
 
 // RowBytes returns the width of a row of dim columns. It returns errs.ErrType
 // for an unknown kind, and errs.ErrArgument for a dim below 1 or a row above

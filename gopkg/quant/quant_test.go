@@ -197,3 +197,29 @@ func TestLengthsThatDoNotAgreeAreRefused(t *testing.T) {
 		t.Errorf("unknown kind: %v", err)
 	}
 }
+
+func TestDimIsTheColumnsOfARowsBytes(t *testing.T) {
+	for kind := range Kind(kinds) {
+		for dim := 1; dim < 70; dim++ {
+			width, err := kind.RowBytes(dim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := dim
+			if kind == Int4 {
+				want += dim % 2
+			}
+			if got := kind.Dim(int64(width)); got != want {
+				t.Errorf("%s rows of %d bytes have %d columns, want %d", kind, width, got, want)
+			}
+		}
+		for _, width := range []int64{-1, 0, 1<<62 + 1} {
+			if got := kind.Dim(width); got != 0 {
+				t.Errorf("%s rows of %d bytes have %d columns", kind, width, got)
+			}
+		}
+	}
+	if Float64.Dim(12) != 0 || UInt8.Dim(8) != 0 || Int4.Dim(4) != 0 || Kind(kinds).Dim(16) != 0 {
+		t.Error("columns of rows that can't be")
+	}
+}

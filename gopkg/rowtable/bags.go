@@ -25,7 +25,8 @@ type BagRequest struct {
 	// Out takes a result for each bag: Dim numbers of the rows' type, float32 ones
 	// for quantised kinds.
 	Out []byte
-	// Kind and Dim say what a row consists of.
+	// Kind and Dim say what a row consists of; Kind is the recorded one, if the table
+	// records one.
 	Kind quant.Kind
 	Dim  int
 	// Mode and Accumulate are those of package bag, which defines the arithmetic.
@@ -55,8 +56,8 @@ func (r *BagRequest) bags() int {
 //
 // Everything is checked before anything is written: errs.ErrIndex for an id
 // outside the table, errs.ErrBuffer for an Out of another size,
-// errs.ErrArgument for offsets that do not cover the ids in order and for
-// anything else that can't be. After another error Out's content is undefined.
+// errs.ErrType for another kind than the recorded one, errs.ErrArgument for offsets that
+// do not cover the ids in order and for anything else that can't be. After another error Out's content is undefined.
 func (t *Table) EmbeddingBag(ctx context.Context, r *BagRequest) error {
 	_, err := t.embeddingBag(ctx, r, 0, 0, math.MaxInt64)
 	return err
@@ -122,6 +123,9 @@ func (t *Table) embeddingBag(ctx context.Context, r *BagRequest, from int, budge
 func (w *reduction) prepare(t *Table, r *BagRequest) (most int64, err error) {
 	n := int64(len(r.IDs))
 	width, err := r.Kind.RowBytes(r.Dim)
+	if err == nil {
+		err = t.CheckKind(r.Kind)
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -22,8 +22,8 @@ type FloatRequest struct {
 }
 
 // GatherFloats decodes rows of any kind into r.Out, one behind the other, until
-// ctx ends it; nil is no context. Errors are those of Gather, and
-// errs.ErrArgument for a kind that the rows can't be of.
+// ctx ends it; nil is no context. Errors are those of Gather, errs.ErrArgument for
+// a kind that the rows can't be of, and errs.ErrType for another than the recorded one.
 func (t *Table) GatherFloats(ctx context.Context, r *FloatRequest) error {
 	_, err := t.gatherFloats(ctx, r, 0, 0)
 	return err
@@ -42,6 +42,9 @@ func (t *Table) gatherFloats(ctx context.Context, r *FloatRequest, from int, bud
 	defer t.life.leave()
 	n := len(r.IDs)
 	width, err := r.Kind.RowBytes(r.Dim)
+	if err == nil {
+		err = t.CheckKind(r.Kind)
+	}
 	switch {
 	case err != nil:
 	case int64(width) != t.h.rowBytes:

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"loaderx/gopkg/codec"
+	"loaderx/gopkg/quant"
 )
 
 // forge makes tables for the reader's tests, plainly and slowly, and without a
@@ -21,6 +22,7 @@ type forge struct {
 	order                        []int // rows in the order of their storing; nil: their own
 	share                        bool  // equal rows are stored once
 	mapped                       bool  // a map also where none is needed
+	anyKind                      bool  // version 3 records a kind, where one fits
 }
 
 func (f forge) make(t testing.TB, rng *rand.Rand, rows []byte) []byte {
@@ -78,6 +80,11 @@ func (f forge) make(t testing.TB, rng *rand.Rand, rows []byte) []byte {
 	}
 	if allRaw {
 		h.flags |= flagRaw
+	}
+	if f.anyKind && h.version == 3 {
+		if kind := quant.Kind(rng.IntN(7)); kind.Dim(h.rowBytes) > 0 {
+			h.kind = KindOf(kind)
+		}
 	}
 	return f.assemble(h, forward, descriptors, payload)
 }

@@ -23,6 +23,7 @@ const (
 	mapEntryBytes   = 8
 	descriptorBytes = 32
 	headerSumAt     = headerBytes - 4
+	kindAt          = 96
 
 	// MaxRowBytes is the widest row.
 	MaxRowBytes = 1 << 30
@@ -82,7 +83,8 @@ type header struct {
 	descriptors  int64
 	payloadAt    int64
 	payloadBytes int64
-	indexSum     uint32 // of the map and the descriptors, as they lie in the file
+	kind         RowKind // version 3
+	indexSum     uint32  // of the map and the descriptors, as they lie in the file
 }
 
 // fileBytes is how long the file is.
@@ -110,6 +112,7 @@ func (h *header) append(b []byte) []byte {
 	} {
 		b = le.AppendUint64(b, uint64(v))
 	}
+	b = le.AppendUint32(b, uint32(h.kind))
 	b = append(b, make([]byte, headerSumAt-4-(len(b)-at))...)
 	b = le.AppendUint32(b, h.indexSum)
 	return le.AppendUint32(b, crc32.Checksum(b[at:], castagnoli))
@@ -134,7 +137,11 @@ func parseHeader(b []byte, size int64) (*header, error) {
 	} {
 		*field = int64(le.Uint64(b[24+8*i:]))
 	}
+	h.kind = RowKind(le.Uint32(b[kindAt:]))
 	h.indexSum = le.Uint32(b[headerSumAt-4:])
+	if h.version >= 3 && !h.kind.valid() {
+		return nil, fmt.Errorf("rows of kind %d, which this build does not know: %w", uint32(h.kind), errs.ErrFormat)
+	}
 	return h, h.check(size)
 }
 
@@ -157,6 +164,11 @@ func (h *header) check(size int64) error {
 		return bad("flags %#x", h.flags)
 	case h.elementBytes < 0 || h.elementBytes > 16 || h.elementBytes > 0 && h.rowBytes%h.elementBytes != 0:
 		return bad("elements of %d bytes in rows of %d", h.elementBytes, h.rowBytes)
+	case h.kind != UnknownKind && h.version < 3:
+		return bad("rows of kind %d in version %d, which has none", uint32(h.kind), h.version)
+	}
+	if err := h.kind.check(h.rowBytes); err != nil {
+		return bad("%v", err)
 	}
 	end := int64(headerBytes)
 	part := func(at, count, each int64) bool {

@@ -64,8 +64,18 @@ func exercise(t *testing.T, path string) {
 		if out[len(out)-1] != 0xAB {
 			t.Fatal("wrote behind the rows")
 		}
-		if w > 4 && len(ids) > 0 {
-			r := &BagRequest{IDs: ids, Offsets: []int64{0, n}, Out: make([]byte, 8*(w-4)), Kind: quant.Int8, Dim: int(w - 4)}
+		kind, known := table.Kind().Kind()
+		if !known {
+			kind = quant.Int8
+		}
+		if dim := kind.Dim(w); known && dim < 1 {
+			t.Fatalf("%s rows of %d bytes", kind, w)
+		} else if dim > 0 && len(ids) > 0 {
+			each := 4
+			if !kind.Quantised() {
+				each = kind.Bits() / 8
+			}
+			r := &BagRequest{IDs: ids, Offsets: []int64{0, n}, Out: make([]byte, 2*dim*each), Kind: kind, Dim: dim}
 			if err := table.EmbeddingBag(t.Context(), r); !allowed(err) || err != nil && !strings.Contains(err.Error(), path) {
 				t.Fatal(err)
 			}
@@ -102,7 +112,7 @@ func TestMutatedFilesGiveErrorsOrRows(t *testing.T) {
 		rng := rand.New(rand.NewPCG(uint64(round), 10))
 		n := 1 + rng.IntN(60)
 		f := anyForge(rng, n)
-		f.rowBytes = max(1, f.rowBytes%200) * f.element
+		f.rowBytes, f.anyKind = max(1, f.rowBytes%200)*f.element, true
 		content := f.make(t, rng, someRows(rng, n, f.rowBytes))
 		for range 1 + rng.IntN(4) {
 			at := rng.IntN(len(content))
@@ -143,10 +153,10 @@ func TestHostileHeadersAreRefusedBeforeMemoryIsTaken(t *testing.T) {
 	f := forge{rowBytes: 16, blockRows: 4, codecs: []Codec{Zlib}, predictors: []Predictor{None}, mapped: true}
 	content := f.make(t, rng, someRows(rng, 30, 16))
 	path := keep(t, nil)
-	for _, at := range []int{16, 20, 24, 32, 40, 48, 56, 64, 72, 80, 88} {
+	for _, at := range []int{16, 20, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96} {
 		for _, v := range []uint64{0, 1, 1 << 20, 1 << 31, 1 << 32, 1 << 40, 1<<60 + 1, 1<<63 - 1, 1 << 63, 1<<64 - 1} {
 			bad := bytes.Clone(content)
-			if at < 24 {
+			if at < 24 || at == kindAt {
 				binary.LittleEndian.PutUint32(bad[at:], uint32(v))
 			} else {
 				binary.LittleEndian.PutUint64(bad[at:], v)
@@ -264,7 +274,7 @@ func FuzzTable(f *testing.F) {
 		rng := rand.New(rand.NewPCG(seed, 15))
 		n := 1 + rng.IntN(20)
 		kind := anyForge(rng, n)
-		kind.rowBytes = (1 + kind.rowBytes%8) * kind.element
+		kind.rowBytes, kind.anyKind = (1+kind.rowBytes%8)*kind.element, seed%2 > 0
 		f.Add(kind.make(f, rng, someRows(rng, n, kind.rowBytes)))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {

@@ -37,6 +37,8 @@ type PackOptions struct {
 	// 1 to 16 and a divisor of RowBytes; if it is 0, the largest of 4, 2 and 1
 	// that divides RowBytes.
 	ElementBytes int64
+	// Kind says what rows consist of, where that is known; it needs version 3.
+	Kind RowKind
 	// Version is the newest that the table may have, 0 for MaxVersion. Version
 	// 3 has checksums, and no map where it can be left out; with 1 or 2 the
 	// table has the lowest version that its blocks need.
@@ -66,6 +68,7 @@ type Report struct {
 	BlockBytes   int64      `json:"block_bytes"` // of all blocks as they are stored
 	Version      int        `json:"version"`
 	Identity     bool       `json:"identity"`      // there is no map
+	Kind         RowKind    `json:"dtype"`         // of the rows, as it is recorded
 	ElementBytes int64      `json:"element_bytes"` // of shuffled blocks, 0 if there are none
 	Encodings    []Encoding `json:"encodings"`
 	SHA256       string     `json:"sha256,omitempty"`
@@ -128,6 +131,11 @@ func (o PackOptions) settled() (PackOptions, error) {
 		return bad("%d rows: want up to %d", o.Rows, int64(maxRows))
 	case o.Threads < 0:
 		return bad("%d threads", o.Threads)
+	case !o.Kind.valid():
+		return o, fmt.Errorf("unknown kind %d of rows: %w", uint32(o.Kind), errs.ErrType)
+	}
+	if err := o.Kind.check(o.RowBytes); err != nil {
+		return bad("%v", err)
 	}
 	if o.Version == 0 {
 		o.Version = MaxVersion
@@ -137,6 +145,8 @@ func (o PackOptions) settled() (PackOptions, error) {
 		return bad("codec zstd needs version 3, and the version is to be %d", o.Version)
 	case o.Predictor != Auto && (&descriptor{predictor: o.Predictor}).version() > uint32(o.Version):
 		return bad("predictor %s does not go with version %d", predictorNames[o.Predictor], o.Version)
+	case o.Kind != UnknownKind && o.Version < 3:
+		return bad("the kind of rows, %s, is recorded from version 3 on, and the version is to be %d", o.Kind, o.Version)
 	case o.Codec == Raw && o.Level != 0:
 		return bad("level %d: raw blocks have none", o.Level)
 	case o.Codec == Zlib && (o.Level < 0 || o.Level > 9):

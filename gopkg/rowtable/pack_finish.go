@@ -82,7 +82,7 @@ func (w *Writer) index() (*header, error) {
 	}
 	h := &header{
 		version: w.version, rows: w.rows, stored: w.stored, rowBytes: w.opt.RowBytes,
-		blocks: blocksOf(w.stored, w.opt.BlockRows), blockRows: w.opt.BlockRows, payloadBytes: w.at,
+		blocks: blocksOf(w.stored, w.opt.BlockRows), blockRows: w.opt.BlockRows, payloadBytes: w.at, kind: w.opt.Kind,
 	}
 	h.descriptors = headerBytes
 	if w.opt.Version >= 3 {
@@ -245,7 +245,7 @@ func (w *Writer) report(h *header) *Report {
 		Rows: h.rows, StoredRows: h.stored, SharedRows: h.rows - h.stored, RowBytes: h.rowBytes,
 		Blocks: h.blocks, BlockRows: h.blockRows, RawBytes: h.rows * h.rowBytes,
 		FileBytes: h.fileBytes(), BlockBytes: h.payloadBytes, Version: int(h.version),
-		Identity: h.identity(), ElementBytes: h.elementBytes, Encodings: []Encoding{},
+		Identity: h.identity(), Kind: h.kind, ElementBytes: h.elementBytes, Encodings: []Encoding{},
 	}
 	for codec := range w.counts {
 		for predictor, e := range w.counts[codec] {

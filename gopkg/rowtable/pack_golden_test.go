@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"loaderx/gopkg/quant"
 )
 
 var writeGolden = flag.Bool("write-golden", false, "write the golden tables that are missing")
@@ -49,16 +51,19 @@ var goldens = []struct {
 	version   uint32
 	stored    int64
 	encodings []string
+	kind      uint32
 }{
-	{"1_raw", PackOptions{Codec: Raw, BlockRows: 32, Version: 1}, nil, 1, 80, []string{"raw+none"}},
-	{"1_zlib_shared", PackOptions{Codec: Zlib, BlockRows: 20, Version: 1, Deduplicate: true}, nil, 1, 73, []string{"raw+none", "zlib+none"}},
-	{"2_xor_reversed", PackOptions{Codec: Zlib, Predictor: XOR, BlockRows: 20, Version: 2}, reversed(80), 2, 80, []string{"zlib+none", "zlib+xor"}},
-	{"3_zlib_auto", PackOptions{Codec: Zlib, Predictor: Auto, BlockRows: 20}, nil, 3, 80, []string{"raw+none", "zlib+shuffle"}},
-	{"3_zlib_xor_shuffle", PackOptions{Codec: Zlib, Predictor: XORShuffle, BlockRows: 20}, nil, 3, 80, []string{"zlib+xor+shuffle"}},
-	{"3_zstd_xor", PackOptions{Codec: Zstd, Predictor: XOR, BlockRows: 20}, nil, 3, 80, []string{"zstd+xor"}},
-	{"3_zstd_shared", PackOptions{Codec: Zstd, Predictor: Auto, BlockRows: 20, Deduplicate: true}, reversed(80), 3, 73, []string{"raw+none", "zstd+shuffle"}},
-	{"3_raw", PackOptions{Codec: Raw, BlockRows: 32}, nil, 3, 80, []string{"raw+none"}},
-	{"3_empty", PackOptions{Codec: Zstd}, nil, 3, 0, nil},
+	{"1_raw", PackOptions{Codec: Raw, BlockRows: 32, Version: 1}, nil, 1, 80, []string{"raw+none"}, 0},
+	{"1_zlib_shared", PackOptions{Codec: Zlib, BlockRows: 20, Version: 1, Deduplicate: true}, nil, 1, 73, []string{"raw+none", "zlib+none"}, 0},
+	{"2_xor_reversed", PackOptions{Codec: Zlib, Predictor: XOR, BlockRows: 20, Version: 2}, reversed(80), 2, 80, []string{"zlib+none", "zlib+xor"}, 0},
+	{"3_zlib_auto", PackOptions{Codec: Zlib, Predictor: Auto, BlockRows: 20}, nil, 3, 80, []string{"raw+none", "zlib+shuffle"}, 0},
+	{"3_zlib_xor_shuffle", PackOptions{Codec: Zlib, Predictor: XORShuffle, BlockRows: 20}, nil, 3, 80, []string{"zlib+xor+shuffle"}, 0},
+	{"3_zstd_xor", PackOptions{Codec: Zstd, Predictor: XOR, BlockRows: 20}, nil, 3, 80, []string{"zstd+xor"}, 0},
+	{"3_zstd_shared", PackOptions{Codec: Zstd, Predictor: Auto, BlockRows: 20, Deduplicate: true}, reversed(80), 3, 73, []string{"raw+none", "zstd+shuffle"}, 0},
+	{"3_raw", PackOptions{Codec: Raw, BlockRows: 32}, nil, 3, 80, []string{"raw+none"}, 0},
+	{"3_empty", PackOptions{Codec: Zstd}, nil, 3, 0, nil, 0},
+	{"3_raw_fp32", PackOptions{Codec: Raw, BlockRows: 32, Kind: KindOf(quant.Float32)}, nil, 3, 80, []string{"raw+none"}, 1},
+	{"3_zlib_int4", PackOptions{Codec: Zlib, Predictor: Auto, BlockRows: 20, Kind: KindOf(quant.Int4)}, nil, 3, 80, []string{"zlib+shuffle"}, 7},
 }
 
 func goldenFile(name string) string { return filepath.Join("testdata", "golden", name+".men") }
@@ -71,8 +76,8 @@ func TestGoldenTablesRead(t *testing.T) {
 				src = nil
 			}
 			r := reading(t, goldenFile(g.name))
-			if !bytes.Equal(r.all(), src) || r.version != g.version || r.stored != g.stored {
-				t.Fatalf("version %d, %d stored rows, or other rows", r.version, r.stored)
+			if !bytes.Equal(r.all(), src) || r.version != g.version || r.stored != g.stored || r.kind != g.kind {
+				t.Fatalf("version %d, %d stored rows, kind %d, or other rows", r.version, r.stored, r.kind)
 			}
 			found := map[string]bool{}
 			for i := range r.codecs {

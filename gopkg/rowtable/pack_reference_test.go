@@ -15,7 +15,7 @@ import (
 // reference is a table as FORMAT.md describes it, read by other code than the
 // package's: encoding/binary, the standard zlib, zstd in pure Go.
 type reference struct {
-	version, flags, element         uint32
+	version, flags, element, kind   uint32
 	rows, stored, rowBytes          int64
 	blocks, blockRows               int64
 	mapAt, descriptorsAt, payloadAt int64
@@ -50,9 +50,12 @@ func reading(t testing.TB, path string) *reference {
 	r := &reference{
 		version: le.Uint32(file[8:]), flags: le.Uint32(file[16:]), element: le.Uint32(file[20:]),
 		rows: word(24), stored: word(32), rowBytes: word(40), blocks: word(48), blockRows: word(56),
-		mapAt: word(64), descriptorsAt: word(72), payloadAt: word(80), payloadBytes: word(88),
+		mapAt: word(64), descriptorsAt: word(72), payloadAt: word(80), payloadBytes: word(88), kind: le.Uint32(file[96:]),
 	}
-	if !bytes.Equal(file[96:120], make([]byte, 24)) {
+	if r.kind > 7 || r.kind != 0 && r.version < 3 {
+		t.Fatalf("kind %d in version %d", r.kind, r.version)
+	}
+	if !bytes.Equal(file[100:120], make([]byte, 20)) {
 		t.Fatal("reserved bytes of the header are not zero")
 	}
 	if int64(len(file)) != r.payloadAt+r.payloadBytes || r.blocks != (r.stored+r.blockRows-1)/r.blockRows {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"loaderx/gopkg/errs"
+	"loaderx/gopkg/quant"
 )
 
 // packedRows makes rows of one of several kinds: noise, floats, repetitions,
@@ -104,6 +105,9 @@ func TestRandomTablesReadBack(t *testing.T) {
 			if opt.Version == 1 && opt.Predictor == XOR {
 				opt.Version = 2
 			}
+		}
+		if kind := quant.Kind(round % 7); opt.Version%3 == 0 && kind.Dim(rowBytes) > 0 {
+			opt.Kind = KindOf(kind)
 		}
 		if rng.IntN(3) == 0 {
 			opt.MaxBlockBytes = 1 + rng.Int64N(10_000)

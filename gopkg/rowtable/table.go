@@ -241,17 +241,18 @@ func (t *Table) useCache() *cache {
 
 // Info says what a table consists of.
 type Info struct {
-	Version      int   `json:"version"`
-	Rows         int64 `json:"rows"`
-	StoredRows   int64 `json:"stored_rows"` // fewer than Rows when equal ones are shared
-	RowBytes     int64 `json:"row_bytes"`
-	Blocks       int64 `json:"blocks"`
-	BlockRows    int64 `json:"block_rows"`
-	ElementBytes int64 `json:"element_bytes"` // of shuffled blocks; 0 where none is
-	Identity     bool  `json:"identity"`      // there is no map
-	Raw          bool  `json:"raw"`           // all blocks are
-	FileBytes    int64 `json:"file_bytes"`
-	PayloadBytes int64 `json:"payload_bytes"` // of all blocks as stored
+	Version      int     `json:"version"`
+	Rows         int64   `json:"rows"`
+	StoredRows   int64   `json:"stored_rows"` // fewer than Rows when equal ones are shared
+	RowBytes     int64   `json:"row_bytes"`
+	Blocks       int64   `json:"blocks"`
+	BlockRows    int64   `json:"block_rows"`
+	ElementBytes int64   `json:"element_bytes"` // of shuffled blocks; 0 where none is
+	Identity     bool    `json:"identity"`      // there is no map
+	Raw          bool    `json:"raw"`           // all blocks are
+	Kind         RowKind `json:"dtype"`         // of the rows
+	FileBytes    int64   `json:"file_bytes"`
+	PayloadBytes int64   `json:"payload_bytes"` // of all blocks as stored
 	// File tells the file that was opened from others, and from what it is once it was written to.
 	File [4]int64 `json:"file"`
 	// IndexChecksum is the CRC-32C of map and descriptors, which tells tables
@@ -264,7 +265,7 @@ func (t *Table) Info() Info {
 	h := &t.h
 	return Info{
 		Version: int(h.version), Rows: h.rows, StoredRows: h.stored, RowBytes: h.rowBytes, Blocks: h.blocks,
-		BlockRows: h.blockRows, ElementBytes: h.elementBytes, Identity: h.identity(), Raw: h.raw(),
+		BlockRows: h.blockRows, ElementBytes: h.elementBytes, Identity: h.identity(), Raw: h.raw(), Kind: h.kind,
 		FileBytes: h.fileBytes(), PayloadBytes: h.payloadBytes, IndexChecksum: h.indexSum, File: t.file,
 	}
 }

@@ -126,6 +126,18 @@ static void counting(void) {
     OK(meft_rows_set_cache(table, 0, MEFT_ROWS_CACHE_BLOCKS));
 }
 
+static void kinds(void) {
+    int32_t kind = 99;
+    int64_t columns = 99;
+    OK(meft_rows_kind(table, &kind, &columns));
+    CHECK(kind == MEFT_ROWS_FP32 && columns == width / 4);
+    kind = 99;
+    OK(meft_rows_kind(table, &kind, NULL));
+    CHECK(kind == MEFT_ROWS_FP32);
+    CHECK(meft_rows_kind(table, NULL, &columns) == MEFT_ROWS_ARGUMENT);
+    CHECK(meft_rows_kind(NULL, &kind, &columns) == MEFT_ROWS_CLOSED);
+}
+
 static void bags(void) {
     int64_t ids[3] = {0, 1, 2}, offsets[3] = {0, 1, 3};
     float weights[3] = {1, 2, 3};
@@ -134,6 +146,14 @@ static void bags(void) {
 
     OK(meft_rows_embedding_bag(table, ids, 3, offsets, 2, NULL, out, width * 2));
     CHECK(!memcmp(out, expected, (size_t)width));
+    o.kind = MEFT_ROWS_UNKNOWN; /* as recorded */
+    OK(meft_rows_embedding_bag(table, ids, 3, offsets, 2, &o, out, width * 2));
+    CHECK(!memcmp(out, expected, (size_t)width));
+    for (o.kind = MEFT_ROWS_FP64; o.kind <= MEFT_ROWS_INT4_ROWWISE; o.kind++) {
+        CHECK(meft_rows_embedding_bag(table, ids, 3, offsets, 2, &o, out, width * 2) == MEFT_ROWS_TYPE);
+        expect_text("they are recorded as fp32");
+    }
+    o.kind = MEFT_ROWS_FP32;
     o.include_last = 1;
     OK(meft_rows_embedding_bag_weighted(table, ids, weights, 3, offsets, 3, &o, out, width * 2));
     CHECK(!memcmp(out, expected, (size_t)width));
@@ -193,6 +213,7 @@ static void foreign(void) {
             meft_rows_counters c = MEFT_ROWS_COUNTERS_INIT;
             CHECK(meft_rows_close(bad) == MEFT_ROWS_CLOSED);
             CHECK(meft_rows_count(bad, &number) == MEFT_ROWS_CLOSED && meft_rows_width(bad, &number) == MEFT_ROWS_CLOSED);
+            CHECK(meft_rows_kind(bad, (int32_t *)heap, NULL) == MEFT_ROWS_CLOSED);
             CHECK(meft_rows_gather(bad, &number, 1, heap, 8) == MEFT_ROWS_CLOSED);
             CHECK(meft_rows_embedding_bag(bad, &number, 1, &number, 1, NULL, heap, 8) == MEFT_ROWS_CLOSED);
             CHECK(meft_rows_stats(bad, &c) == MEFT_ROWS_CLOSED && meft_rows_set_cache(bad, 0, 0) == MEFT_ROWS_CLOSED);
@@ -238,6 +259,7 @@ int main(int argc, char **argv) {
     opening();
     gathering();
     counting();
+    kinds();
     bags();
     foreign();
     OK(meft_rows_close(table));

@@ -108,6 +108,7 @@ static void forking(void) {
     OK(meft_rows_open(table_path, NULL, &shared));
     child = fork();
     if (child == 0) {
+        int32_t kind;
         int64_t ids[1] = {0}, number;
         meft_rows_counters c = MEFT_ROWS_COUNTERS_INIT;
         meft_rows *table;
@@ -115,6 +116,7 @@ static void forking(void) {
         alarm(20);
         CHECK(meft_rows_open(table_path, NULL, &table) == MEFT_ROWS_STALE);
         CHECK(meft_rows_count(shared, &number) == MEFT_ROWS_STALE && meft_rows_width(shared, &number) == MEFT_ROWS_STALE);
+        CHECK(meft_rows_kind(shared, &kind, &number) == MEFT_ROWS_STALE);
         CHECK(meft_rows_gather(shared, ids, 1, text, width) == MEFT_ROWS_STALE);
         CHECK(meft_rows_embedding_bag(shared, ids, 1, ids, 1, NULL, text, width) == MEFT_ROWS_STALE);
         CHECK(meft_rows_stats(shared, &c) == MEFT_ROWS_STALE && meft_rows_set_cache(shared, 0, 0) == MEFT_ROWS_STALE);

@@ -1,0 +1,256 @@
+"""What rows consist of, recorded in the table: packing, reading, and what does not agree."""
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from loaderx import errors
+from ngram_store import (
+    MappedEmbedding,
+    NativeRows,
+    QuantizedRows,
+    cli,
+    export_embedding,
+    export_embedding_bag,
+    open_embedding_bag,
+    pack_native,
+    pack_quantized,
+)
+from ngram_store.quantizer import QUANTIZED
+from tests.reference_table import read_table
+from tests.tables import RAW, crc32c, forge
+
+#: By name: the number of FORMAT.md, and the dtype of NumPy's that is the same.
+KINDS = {
+    "fp32": (1, np.float32),
+    "fp64": (2, np.float64),
+    "fp16": (3, np.float16),
+    "bf16": (4, ml_dtypes.bfloat16),
+    "int8": (5, None),
+    "uint8_rowwise": (6, None),
+    "int4_rowwise": (7, None),
+}
+FLOATS = {name: dtype for name, (_, dtype) in KINDS.items() if dtype}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "t.men"
+
+
+def numbers(dtype, shape=(50, 8)):
+    return np.random.default_rng(3).integers(-9, 9, shape).astype(dtype)
+
+
+# --- packing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_arrays_and_tensors_tell_it(path, name):
+    array = numbers(FLOATS[name])
+    tensor = torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, array.dtype.name))
+    sources = [array, tensor, np.asfortranarray(array), tensor.T.contiguous().T, iter(array), list(tensor.split(7))]
+    if name != "bf16":
+        sources.append(memoryview(array))
+    for source in sources:
+        assert pack_native(source, path, row_bytes=8 * array.itemsize).dtype == name
+        assert read_table(path)[0]["kind"] == KINDS[name][0]
+        with NativeRows(path) as rows:
+            assert rows.dtype == rows.info()["dtype"] == name
+
+
+def test_sources_that_do_not_tell_it_record_nothing(path, tmp_path):
+    array = numbers(np.float32)
+    array.tofile(tmp_path / "raw")
+    sources = [
+        array.tobytes(), tmp_path / "raw", [array.tobytes()], array.view(np.int32), array.view(np.uint8),
+        array.astype(">f4"), array.view(np.complex64), array.view([("a", "<f4"), ("b", "<f4")]), numbers(np.longdouble),
+        torch.from_numpy(array).to(torch.float8_e5m2), np.zeros((4, 8), bool),
+    ]  # fmt: skip
+    for source in sources:
+        assert pack_native(source, path, row_bytes=None if hasattr(source, "shape") else 32).dtype is None
+        assert read_table(path)[0]["kind"] == 0
+        with NativeRows(path) as rows:
+            assert rows.dtype is None
+    # Rows that cut elements in two, and versions that have no place for it.
+    assert pack_native(array.reshape(-1), path, row_bytes=2).dtype is None
+    for version in (1, 2):
+        assert pack_native(array, path, version=version).dtype is None
+        assert read_table(path)[0]["kind"] == 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_may_be_stated(path, tmp_path, name):
+    raw = numbers(np.int8, (50, 64)).view(np.uint8)
+    raw.tofile(tmp_path / "raw")
+    same = [name] if KINDS[name][1] is None else [name, np.dtype(KINDS[name][1]), np.dtype(KINDS[name][1]).name]
+    for source in (tmp_path / "raw", raw, raw.tobytes(), [raw.tobytes(), raw], raw.view(np.uint16)):
+        for dtype in same:
+            assert pack_native(source, path, row_bytes=64, dtype=dtype).dtype == name
+            assert read_table(path)[0]["kind"] == KINDS[name][0]
+
+
+def test_what_is_stated_and_does_not_fit_is_refused(path):
+    floats = numbers(np.float32)
+    for source, options, error, text in (
+        (floats, {"dtype": "fp64"}, errors.DtypeError, "the source is of fp32, and the table's rows are to be fp64"),
+        (floats.astype(">f4"), {"dtype": "fp32"}, errors.DtypeError, ">f4"),
+        (torch.ones(3, 4), {"dtype": "int8"}, errors.DtypeError, "of fp32, .* to be int8"),
+        (b"x" * 12, {"dtype": "fp64", "row_bytes": 12}, errors.ArgumentError, "rows of 12 bytes are no fp64"),
+        (b"x" * 8, {"dtype": "uint8_rowwise", "row_bytes": 8}, errors.ArgumentError, "no uint8_rowwise"),
+        (b"x" * 8, {"dtype": "fp32", "row_bytes": 8, "version": 2}, errors.ArgumentError, "from version 3 on"),
+        (b"x" * 8, {"dtype": "int32", "row_bytes": 8}, errors.DtypeError, "dtype must be one of"),
+        (b"x" * 8, {"dtype": 4, "row_bytes": 8}, errors.DtypeError, "dtype must be one of"),
+        ([floats, floats.astype(np.float64)[:, :4]], {}, errors.DtypeError, "chunk 1 is of fp64, .* to be fp32"),
+        ([floats, floats.astype(">f4")], {}, errors.DtypeError, "chunk 1 is of >f4, .* to be fp32"),
+        ([b"x" * 32, floats], {"row_bytes": 32, "dtype": "fp16"}, errors.DtypeError, "chunk 1 is of fp32, .* fp16"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=text):
+            pack_native(source, path, **options)
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_quantised_tables_record_it(tmp_path, kind):
+    pack_quantized(numbers(np.float32, (50, 7)), tmp_path / "q", kind, native=True)
+    assert read_table(tmp_path / "q" / "table.men")[0]["kind"] == KINDS[kind][0]
+    with QuantizedRows(tmp_path / "q") as decoded, NativeRows(tmp_path / "q" / "table.men") as rows:
+        ids = [3, 49, 3]
+        np.testing.assert_array_equal(rows.gather_floats(ids)[:, :7], decoded.gather(ids))
+        np.testing.assert_array_equal(rows.embedding_bag([ids], dim=7), decoded.embedding_bag([ids]))
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_exporters_record_it(tmp_path, name):
+    weight = torch.ones(9, 4, dtype=getattr(torch, np.dtype(FLOATS[name]).name))
+    export_embedding(torch.nn.Embedding.from_pretrained(weight), tmp_path / "e")
+    with NativeRows(tmp_path / "e" / "table.men") as rows:
+        assert rows.dtype == name
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_rows_are_read_as_what_is_recorded(path, name):
+    """Also by default: a table of float64 was once reduced as if it were of float32."""
+    array = numbers(FLOATS[name])
+    pack_native(array, path, codec="zstd")
+    ids = [[1, 2], [49, 1]]
+    with NativeRows(path) as rows:
+        for dtype in (None, name, np.dtype(FLOATS[name]), getattr(torch, array.dtype.name)):
+            bags = rows.embedding_bag(ids, dtype=dtype)
+            assert bags.dtype == array.dtype
+            np.testing.assert_array_equal(bags.astype(float), array[ids].astype(float).sum(1))
+            np.testing.assert_array_equal(rows.gather_floats(ids, dtype), array[ids].astype(np.float32))
+        for other in KINDS.keys() - {name}:
+            for call in (
+                lambda kind=other: rows.embedding_bag(ids, dtype=kind),
+                lambda kind=other: rows.gather_floats(ids, kind),
+            ):
+                with pytest.raises(errors.DtypeError, match=f"its rows are {name}, and dtype says {other}"):
+                    call()
+
+
+def test_bytes_and_integers_are_always_possible(path):
+    array = numbers(np.float64)
+    pack_native(array, path)
+    with NativeRows(path) as rows:
+        ids = [4, 0]
+        np.testing.assert_array_equal(rows.gather(ids), array[ids].view(np.uint8))
+        for dtype in (np.uint8, np.int16, "uint64", "complex64", "float64", "V16"):
+            assert rows.gather(ids, dtype=dtype).tobytes() == array[ids].tobytes()
+        for dtype in (np.float32, "float16", "bfloat16"):
+            with pytest.raises(errors.DtypeError, match="its rows are fp64, and dtype says"):
+                rows.gather(ids, dtype=dtype)
+        out = np.empty((2, 16), np.float32)
+        rows.gather_into(ids, out)
+        assert out.tobytes() == array[ids].tobytes()
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_tables_that_record_nothing_are_read_as_they_were(path, mapped):
+    array = numbers(np.float32)
+    forge(path, array, mapped=mapped)
+    with NativeRows(path) as rows:
+        assert rows.dtype is None and rows.info()["version"] == (1 if mapped else 3)
+        np.testing.assert_array_equal(rows.embedding_bag([[1, 2]]), array[[1]] + array[[2]])
+        np.testing.assert_array_equal(rows.gather_floats([1]), array[[1]])
+        assert rows.embedding_bag([[1]], dtype="fp64").shape == (1, 4)
+        assert rows.gather_floats([1], "int8").shape == (1, 28)
+        assert rows.gather([1], dtype="float16").shape == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "width", "error", "text"),
+    [
+        (3, 8, 16, errors.StoreFormatError, "kind 8, which this build does not know"),
+        (3, 2**32 - 1, 16, errors.StoreFormatError, "kind 4294967295"),
+        (3, 2, 12, errors.CorruptRecordError, "rows of 12 bytes are no fp64 rows"),
+        (3, 7, 4, errors.CorruptRecordError, "rows of 4 bytes are no int4_rowwise rows"),
+        (1, 1, 16, errors.CorruptRecordError, "kind 1 in version 1"),
+    ],
+)
+def test_headers_with_a_kind_that_can_not_be_are_refused(path, version, kind, width, error, text):
+    forge(path, np.zeros((20, width), np.uint8), codec=RAW, mapped=version == 1)
+    content = bytearray(path.read_bytes())
+    content[96:100] = kind.to_bytes(4, "little")
+    content[124:128] = crc32c(content[:124]).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(error, match=text):
+        NativeRows(path)
+
+
+def test_a_bundle_and_its_table_must_agree(tmp_path):
+    weight = torch.ones(9, 8)
+    export_embedding(torch.nn.Embedding.from_pretrained(weight), tmp_path / "e")
+    pack_quantized(weight, tmp_path / "q", "fp16", native=True)
+    for folder, member, other, open_ in (
+        ("e", "float32", ("float64", 4), MappedEmbedding), ("q", "fp16", ("bf16", 8), QuantizedRows),
+    ):  # fmt: skip
+        file = tmp_path / folder / "bundle.json"
+        meta = json.loads(file.read_text())
+        assert meta["dtype"] == member
+        meta["dtype"], meta["embedding_dim"] = other
+        file.write_text(json.dumps(meta))
+        with pytest.raises(errors.CorruptRecordError, match=f"fp.. rows, and its bundle says {other[0]}"):
+            open_(tmp_path / folder)
+        assert cli.main(["verify", str(tmp_path / folder)]) == 1
+
+
+def test_bags_of_modules_are_of_the_bundles_kind(tmp_path):
+    weight = torch.from_numpy(numbers(np.float64))
+    export_embedding_bag(torch.nn.EmbeddingBag.from_pretrained(weight, mode="sum"), tmp_path / "b")
+    with open_embedding_bag(tmp_path / "b") as bag:
+        assert torch.equal(bag(torch.tensor([[1, 2]])), weight[[1]] + weight[[2]])
+
+
+# --- the command line ------------------------------------------------------------------------
+
+
+def test_the_command_shows_it(path, tmp_path, capfd):
+    def run(*args):
+        assert cli.main([*map(str, args), "--json"]) == 0
+        return json.loads(capfd.readouterr().out)
+
+    numbers(np.float16).tofile(tmp_path / "raw")
+    np.save(tmp_path / "a.npy", numbers(np.float64))
+    packed = run("pack", tmp_path / "raw", path, "--row-bytes", 16, "--dtype", "fp16")
+    assert packed["dtype"] == "fp16"
+    for command in ("info", "verify"):
+        assert run(command, path)["dtype"] == "fp16"
+    assert run("bench", path, "--seconds", "0.01")["dtype"] == "fp16"
+    assert run("pack", tmp_path / "a.npy", tmp_path / "b.men")["dtype"] == "fp64"
+    assert run("pack", tmp_path / "raw", tmp_path / "c.men", "--row-bytes", 16)["dtype"] is None
+    assert run("info", tmp_path / "c.men")["dtype"] is None
+    export_embedding(torch.nn.Embedding(5, 4), tmp_path / "e")
+    for command in ("info", "verify"):
+        assert run(command, tmp_path / "e")["dtype"] == "float32"
+    with pytest.raises(SystemExit):
+        cli.main(
+            ["pack", str(tmp_path / "raw"), str(tmp_path / "q"), "--kind", "int8", "--dim", "8", "--dtype", "fp16"]
+        )
+    assert "--dtype has no meaning with --kind" in capfd.readouterr().err
