@@ -139,7 +139,8 @@ def pack_native(
         first as its difference from the one before; ``"shuffle"``, the first
         bytes of all elements together, then the second ones, and so on;
         ``"auto"``, all of them. The smallest form of each block is kept, and
-        raw if none is smaller.
+        raw if none is smaller. The codec ``"raw"`` goes with none of them, nor
+        does ``"auto"`` change anything then.
     codec : {"zlib", "zstd", "raw"}
         Compression of blocks.
     row_order : array_like of int, shape (rows,), optional

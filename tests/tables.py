@@ -31,10 +31,9 @@ def crc32c(data):
     return value ^ 0xFFFFFFFF
 
 
-def header(version, flags, element, *numbers, index_sum=0, kind=0):
+def header(version, flags, element, *numbers, index_sum=0):
     """Return a header; `numbers` are the fields from the rows to the blocks' bytes."""
     fixed = b"MEFTNAT1" + struct.pack("<4I9Q", version, 128, flags, element, *numbers)
-    fixed += struct.pack("<I", kind)
     fixed += bytes(120 - len(fixed)) + struct.pack("<I", index_sum)
     return fixed + struct.pack("<I", crc32c(fixed))
 

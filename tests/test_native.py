@@ -165,6 +165,28 @@ def test_the_headers_kinds_are_the_formats(built):
     assert codes == {name: int(number) for number, name in re.findall(r"\| (\d+) \| (\w+) \|", table)}
 
 
+def test_the_headers_command_builds_the_headers_program(built, tools, small, tmp_path):
+    text = built.header.read_text()
+    command = re.search(r"^ \*     (cc .*)$", text, flags=re.MULTILINE).group(1)
+    code = re.search(
+        r"^ \*     meft_rows \*table;.*?meft_rows_close\(table\);$", text, flags=re.DOTALL | re.MULTILINE
+    ).group()
+    code = re.sub(r"^ \* ?", "", code, flags=re.MULTILINE).replace("...", 'printf("%s\\n", text); return 1;')
+    os.symlink(built.library.parent, tmp_path / "build")
+    os.rename(small[0], tmp_path / "table.men")
+    (tmp_path / "program.c").write_text(
+        '#include <stdio.h>\n#include "meft_rows.h"\n'
+        + "int main(void) { int64_t ids[] = {42}, n = 1, width = 16; float out[4];\n"
+        + code
+        + '\nprintf("%g %g %g %g\\n", out[0], out[1], out[2], out[3]); return 0; }\n'
+    )
+    assert command.startswith("cc ")
+    done = ["sh", "-c", f"{tools.cc} {command.removeprefix('cc ')} && ./program"]
+    printed = subprocess.run(done, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert printed.returncode == 0, printed.stderr
+    assert printed.stdout == " ".join(f"{v:g}" for v in np.fromfile(small[1], np.float32)[42 * 4 : 43 * 4]) + "\n"
+
+
 # --- the example -----------------------------------------------------------------------------
 
 

@@ -113,6 +113,13 @@ def test_what_is_stated_and_does_not_fit_is_refused(path):
         assert not path.exists()
 
 
+def test_a_predictor_needs_a_codec(path):
+    for predictor in ("xor", "shuffle", "xor+shuffle"):
+        with pytest.raises(errors.ArgumentError, match=r"predictor .* needs a codec"):
+            pack_native(numbers(np.float32), path, codec="raw", predictor=predictor)
+    pack_native(numbers(np.float32), path, codec="raw", predictor="auto")
+
+
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_quantised_tables_record_it(tmp_path, kind):
     pack_quantized(numbers(np.float32, (50, 7)), tmp_path / "q", kind, native=True)

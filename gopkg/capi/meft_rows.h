@@ -13,6 +13,10 @@
  *     meft_rows_gather(table, ids, n, out, n * width);
  *     meft_rows_close(table);
  *
+ * Building a program. "make native" puts the library and this header into the directory build:
+ *
+ *     cc -std=c99 -Ibuild program.c -Lbuild -lmeft_rows -Wl,-rpath,"$PWD/build" -o program
+ *
  * Results. A function returns MEFT_ROWS_OK or one of the negative codes below, which never change
  * their meaning; new ones may be added. What it was to write through a pointer is undefined then,
  * unless said otherwise.

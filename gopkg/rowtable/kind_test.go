@@ -137,3 +137,14 @@ func TestRowsAreNotReadAsAnotherKindThanIsRecorded(t *testing.T) {
 		nofail(t, table.Close())
 	}
 }
+
+func TestRawBlocksHaveNoPredictor(t *testing.T) {
+	for _, p := range []Predictor{XOR, Shuffle, XORShuffle} {
+		_, err := packKind(t, PackOptions{RowBytes: 16, Codec: Raw, Predictor: p})
+		if !errors.Is(err, errs.ErrArgument) || !strings.Contains(err.Error(), "needs a codec") {
+			t.Errorf("predictor %d: %v", p, err)
+		}
+	}
+	_, err := packKind(t, PackOptions{RowBytes: 16, Codec: Raw, Predictor: Auto})
+	nofail(t, err)
+}

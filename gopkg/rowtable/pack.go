@@ -31,7 +31,8 @@ type PackOptions struct {
 	// Level of the codec: 1 to 9 for Zlib, 6 if it is 0; 1 to 22 for Zstd, 3 if
 	// it is 0.
 	Level int
-	// Predictor is tried beside the plain codec on each block: Auto for all.
+	// Predictor is tried beside the plain codec on each block: Auto for all. It needs a codec
+	// other than Raw, for which Auto stands for None.
 	Predictor Predictor
 	// ElementBytes is how many bytes an element has that Shuffle takes apart,
 	// 1 to 16 and a divisor of RowBytes; if it is 0, the largest of 4, 2 and 1
@@ -147,6 +148,8 @@ func (o PackOptions) settled() (PackOptions, error) {
 		return bad("predictor %s does not go with version %d", predictorNames[o.Predictor], o.Version)
 	case o.Kind != UnknownKind && o.Version < 3:
 		return bad("the kind of rows, %s, is recorded from version 3 on, and the version is to be %d", o.Kind, o.Version)
+	case o.Codec == Raw && o.Predictor != None && o.Predictor != Auto:
+		return bad("predictor %s needs a codec, and blocks are to be raw: want zlib or zstd", predictorNames[o.Predictor])
 	case o.Codec == Raw && o.Level != 0:
 		return bad("level %d: raw blocks have none", o.Level)
 	case o.Codec == Zlib && (o.Level < 0 || o.Level > 9):
