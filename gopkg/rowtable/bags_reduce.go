@@ -141,8 +141,8 @@ func (w *reduction) together(l *lane, lo, hi int) error {
 func (w *reduction) long(l *lane, b int) error {
 	sum := w.r.NewBag()
 	for at, end := w.bounds[b], w.bounds[b+1]; at < end; {
-		if ctx := w.q.ctx; ctx != nil && ctx.Err() != nil {
-			return cancelled(ctx)
+		if err := stopped(w.q.ctx); err != nil {
+			return err
 		}
 		to := min(at+togetherLookups, end)
 		in, err := w.lookUp(l, at, to)
@@ -254,8 +254,8 @@ func (w *reduction) byChunks() error {
 // stream adds lookups to a stream, part by part.
 func (w *reduction) stream(s *bag.Stream, in bag.Lookups) error {
 	for len(in.Places) > 0 {
-		if ctx := w.q.ctx; ctx != nil && ctx.Err() != nil {
-			return cancelled(ctx)
+		if err := stopped(w.q.ctx); err != nil {
+			return err
 		}
 		part := in
 		to := min(addedLookups, len(in.Places))

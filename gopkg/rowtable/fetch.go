@@ -1,6 +1,7 @@
 package rowtable
 
 import (
+	"context"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -65,7 +66,10 @@ func (q *query) fetchChunk(n int, width int64) error {
 	if len(missed) == 0 {
 		return nil
 	}
-	missed = sortRows(missed, q.spare[:len(missed)], q.posBits)
+	missed, err := sortRows(q.ctx, missed, q.spare[:len(missed)], q.posBits)
+	if err != nil {
+		return err
+	}
 	q.spare, q.missed = q.spare[:cap(q.spare)], q.missed[:cap(q.missed)]
 	if &missed[0] != &q.missed[0] {
 		q.missed, q.spare = q.spare, q.missed
@@ -73,6 +77,11 @@ func (q *query) fetchChunk(n int, width int64) error {
 	q.groups = q.groups[:0]
 	last := int64(-1)
 	for i, key := range missed {
+		if i%untilEnded == 0 {
+			if err := stopped(q.ctx); err != nil {
+				return err
+			}
+		}
 		if block := q.t.blockOf(int64(key >> q.posBits)); block != last {
 			q.groups = append(q.groups, i)
 			last = block
@@ -84,7 +93,7 @@ func (q *query) fetchChunk(n int, width int64) error {
 	helpers := q.helpers(int64(blocks)*decoded, shareDecoded)
 	// Large blocks one at a time, so that their memory is taken once.
 	helpers = min(helpers, int(largeBytes/decoded))
-	_, err := q.crew.run(&q.lane, q.groupStep, 0, blocks, 1, helpers)
+	_, err = q.crew.run(&q.lane, q.groupStep, 0, blocks, 1, helpers)
 	return err
 }
 
@@ -210,7 +219,13 @@ func (q *query) deliver(l *lane, missed []uint64) error {
 	mask := uint64(1)<<q.posBits - 1
 	var row []byte
 	last, lastAt := int64(-1), int64(0)
-	for _, key := range missed {
+	perLook := max(copiedUntilEnded/int(width), 1)
+	for i, key := range missed {
+		if i%perLook == perLook-1 {
+			if err := stopped(q.ctx); err != nil {
+				return err
+			}
+		}
 		stored, at := int64(key>>q.posBits), int64(key&mask)*width
 		if stored != last {
 			row = b.row(l, stored-base)
@@ -227,18 +242,28 @@ func (q *query) deliver(l *lane, missed []uint64) error {
 	return nil
 }
 
+// copiedUntilEnded is how many bytes deliver copies before it looks whether the
+// query's context ended.
+const copiedUntilEnded = 1 << 20
+
 // sortRows sorts keys by what lies above their lowest low bits, and returns
-// them or the spare memory, whichever holds the result.
-func sortRows(keys, spare []uint64, low int) []uint64 {
+// them or the spare memory, whichever holds the result. If ctx ends it, both are
+// undefined.
+func sortRows(ctx context.Context, keys, spare []uint64, low int) ([]uint64, error) {
 	if len(keys) < 256 {
 		slices.Sort(keys)
-		return keys
+		return keys, nil
 	}
 	const digit = 11
 	var set, all uint64 = 0, ^uint64(0)
-	for _, key := range keys {
-		set |= key
-		all &= key
+	for part := range slices.Chunk(keys, untilEnded) {
+		if err := stopped(ctx); err != nil {
+			return nil, err
+		}
+		for _, key := range part {
+			set |= key
+			all &= key
+		}
 	}
 	differ := (set &^ all) >> low << low
 	var counts [1 << digit]int
@@ -247,20 +272,30 @@ func sortRows(keys, spare []uint64, low int) []uint64 {
 			continue
 		}
 		clear(counts[:])
-		for _, key := range keys {
-			counts[key>>shift&(1<<digit-1)]++
+		for part := range slices.Chunk(keys, untilEnded) {
+			if err := stopped(ctx); err != nil {
+				return nil, err
+			}
+			for _, key := range part {
+				counts[key>>shift&(1<<digit-1)]++
+			}
 		}
 		sum := 0
 		for i, n := range counts {
 			counts[i] = sum
 			sum += n
 		}
-		for _, key := range keys {
-			at := &counts[key>>shift&(1<<digit-1)]
-			spare[*at] = key
-			*at++
+		for part := range slices.Chunk(keys, untilEnded) {
+			if err := stopped(ctx); err != nil {
+				return nil, err
+			}
+			for _, key := range part {
+				at := &counts[key>>shift&(1<<digit-1)]
+				spare[*at] = key
+				*at++
+			}
 		}
 		keys, spare = spare, keys
 	}
-	return keys
+	return keys, nil
 }

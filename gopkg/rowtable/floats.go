@@ -55,7 +55,7 @@ func (t *Table) gatherFloats(ctx context.Context, r *FloatRequest, from int, bud
 	case n > math.MaxInt/r.Dim || n*r.Dim != len(r.Out):
 		err = fmt.Errorf("%d rows of %d columns into %d numbers: table %s: %w", n, r.Dim, len(r.Out), t.path, errs.ErrBuffer)
 	case from == 0:
-		err = t.checkIDs(r.IDs, 0, r.Unsigned)
+		err = t.checkAllIDs(ctx, r.IDs, r.Unsigned)
 	}
 	if err != nil {
 		return from, fmt.Errorf("gather: %w", err)

@@ -67,7 +67,7 @@ func (t *Table) gather(ctx context.Context, ids []int64, unsigned bool, out []by
 	}
 	// Going on, it is enough that each portion checks its own again.
 	if from == 0 {
-		if err := t.checkIDs(ids, 0, unsigned); err != nil {
+		if err := t.checkAllIDs(ctx, ids, unsigned); err != nil {
 			return from, fmt.Errorf("gather: %w", err)
 		}
 	}

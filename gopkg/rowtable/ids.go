@@ -1,6 +1,7 @@
 package rowtable
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 
@@ -32,6 +33,23 @@ func (t *Table) checkIDs(ids []int64, first int, unsigned bool) error {
 	}
 	return t.changed()
 }
+
+// checkAllIDs checks the ids of a whole call, until ctx ends it.
+func (t *Table) checkAllIDs(ctx context.Context, ids []int64, unsigned bool) error {
+	for at := 0; at < len(ids); at += untilEnded {
+		if err := stopped(ctx); err != nil {
+			return err
+		}
+		if err := t.checkIDs(ids[at:min(at+untilEnded, len(ids))], at, unsigned); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// untilEnded is how many ids one goroutine handles before it looks whether the
+// query's context ended: some milliseconds at most.
+const untilEnded = 1 << 18
 
 // changed is for ids that were fine when they were looked at again.
 func (t *Table) changed() error {

@@ -164,8 +164,8 @@ func (c *crew) work(l *lane, caller bool) {
 			if !first && (c.stop.Load() || c.over()) {
 				return nil
 			}
-			if c.ctx != nil && c.ctx.Err() != nil {
-				return cancelled(c.ctx)
+			if err := stopped(c.ctx); err != nil {
+				return err
 			}
 			at = int(c.next.Add(int64(c.per))) - c.per
 			if at >= c.total {
@@ -181,8 +181,12 @@ func (c *crew) work(l *lane, caller bool) {
 	}
 }
 
-// cancelled returns the error of work that its context ended.
-func cancelled(ctx context.Context) error {
+// stopped returns the error of work that its context ended, and nil as long as
+// it did not; there may be none.
+func stopped(ctx context.Context) error {
+	if ctx == nil || ctx.Err() == nil {
+		return nil
+	}
 	return fmt.Errorf("%w: %w", errs.ErrCancelled, context.Cause(ctx))
 }
 
