@@ -35,3 +35,13 @@ def test_a_classifier_scores_texts_from_its_table(tmp_path, python):
     assert re.fullmatch(r"OK: \d+ scores have the same bits, \d\d\.\d% of held-out texts right", out[-1])
     assert (path / "head.pt").stat().st_size < 10_000 < 51_200_000 < (path / "whole.pt").stat().st_size
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_language_model_reads_its_memory_from_a_table(tmp_path, python):
+    program, path = Path(ROOT / "examples" / "engram_lm.py"), tmp_path / "data"
+    sizes = "--texts", 300, "--rows", 40_000, "--steps", 60
+    out = python(program, *sizes, "--data", path, silent=True, timeout=600).splitlines()
+    assert re.fullmatch(r"\d+ words to learn from, \d+ held out, of python, numpy, torch", out[0])
+    assert re.fullmatch(r"loss on held-out words: \d\.\d+ without the memory, \d\.\d+ with it", out[-2])
+    assert re.fullmatch(r"OK: \d+ logits have the same bits, .*; the memory helps", out[-1])
+    assert (path / "mapped.pt").stat().st_size < 5_000_000 < 40_000_000 < (path / "resident.pt").stat().st_size
