@@ -123,10 +123,8 @@ def memory() -> dict[str, int]:
     return {"resident": kib["VmRSS"] << 10, "own": kib["RssAnon"] << 10}
 
 
-def serve(data: Path, kind: str) -> None:
-    """Open a model, score the test's texts, and print what that took; runs in a process of its own."""
-    test = torch.load(data / "test.pt")
-    before, start = memory(), time.perf_counter()
+def opened(data: Path, kind: str) -> Classifier:
+    """Return the trained model with its table in memory ("resident") or in a file ("mapped")."""
     if kind == "mapped":
         model = Classifier(open_embedding_bag(data / "tables" / "bag"))
         model.load_state_dict(torch.load(data / "head.pt"))  # what is in a table is in no state_dict
@@ -134,14 +132,21 @@ def serve(data: Path, kind: str) -> None:
         saved = torch.load(data / "whole.pt")
         model = Classifier(nn.EmbeddingBag.from_pretrained(saved.pop("bag.weight"), mode="mean"))
         model.load_state_dict(saved, strict=False)
-    opened = time.perf_counter()
+    return model.eval()
+
+
+def serve(data: Path, kind: str) -> None:
+    """Open a model, score the test's texts, and print what that took; runs in a process of its own."""
+    test = torch.load(data / "test.pt")
+    before, start = memory(), time.perf_counter()
+    model, ready = opened(data, kind), time.perf_counter()
     with torch.inference_mode():
-        scores = torch.cat([model.eval()(ids, offsets) for ids, offsets, _ in test])
+        scores = torch.cat([model(ids, offsets) for ids, offsets, _ in test])
     done, after = time.perf_counter(), memory()
     torch.save(scores, data / f"{kind}.scores.pt")
     labels = torch.cat([labels for _, _, labels in test])
     said = {name: after[name] - before[name] for name in after}
-    said |= {"open_s": opened - start, "score_s": done - opened}
+    said |= {"open_s": ready - start, "score_s": done - ready}
     print(json.dumps({"accuracy": (scores.argmax(1) == labels).double().mean().item(), **said}))
 
 
