@@ -254,6 +254,38 @@ def test_plot_writes_a_picture(result, tmp_path):
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.fixture
+def weighed():
+    """The result of a case whose contestants have processes of their own, which took memory."""
+
+    def dying():
+        raise PeerError("gone")
+
+    case = Case("model", baseline="numpy", show_memory=True)
+    for name, sizes in ((OURS, {"resident": 90 << 20, "own": 3 << 20}), ("numpy", {}), ("peer", None)):
+        case.add(name, costing(0.001))
+        case.memory[name] = dying if sizes is None else lambda sizes=sizes: sizes
+    return measure.measure(case, 2, 0.1)
+
+
+def test_memory_is_reported_where_a_case_shows_it(weighed):
+    assert weighed.memory == {OURS: {"resident": 90 << 20, "own": 3 << 20}}
+    assert weighed.case.skipped == {"peer": "gone"}
+    assert any(line.endswith("memory: 90 MiB, 3 of them its own") for line in report.lines(weighed))
+    contestants = report.to_json({}, {}, {"one": ("t", [weighed])})["sections"][0]["cases"][0]["contestants"]
+    assert [(c["name"], c["memory"]) for c in contestants] == [(OURS, weighed.memory[OURS]), ("numpy", None)]
+    weighed.case.show_memory = False
+    assert measure.measure(weighed.case, 1, 0.1).memory == {}
+
+
+def test_plot_draws_memory_below_the_ratios_of_its_section(result, weighed, tmp_path):
+    document = report.to_json(machine.describe(), {}, {"store": ("Reading", [result, weighed])})
+    plot.draw(tmp_path / "run.svg", document)
+    said = (tmp_path / "run.svg").read_text()
+    assert f"<!-- model: {OURS} -->" in said
+    assert "<!--  3 of 90 -->" in said
+
+
 def test_plot_of_nothing_says_so(tmp_path):
     with pytest.raises(ValueError, match="nothing was measured"):
         plot.draw(tmp_path / "run.png", report.to_json({}, {}, {"store": ("Reading", [])}))
@@ -309,7 +341,12 @@ FAKE = """
     def hanging():
         yield lambda n: time.sleep(600)
 
-    CASES = {"steady": steady, "broken": broken, "dying": dying, "hanging": hanging}
+    @contextmanager
+    def heavy():
+        held = bytearray(b"x") * (64 << 20)
+        yield lambda n: n * 0.01 * bool(held)
+
+    CASES = {"heavy": heavy, "steady": steady, "broken": broken, "dying": dying, "hanging": hanging}
 """
 
 
@@ -345,6 +382,15 @@ def test_a_peer_case_that_cannot_be_set_up_is_skipped(fake):
         assert process.alive
     assert case.contestants == {}
     assert case.skipped == {"peer": "RuntimeError: no such store", "other": "KeyError: 'unheard-of'"}
+
+
+def test_a_peer_tells_what_memory_it_has_taken(fake):
+    case = Case("c", baseline="peer", show_memory=True)
+    with PeerProcess(**fake) as process:
+        process.enter(case, "peer", "heavy")
+        sizes = measure.measure(case, 1, 0.1).memory["peer"]
+        case.close()
+    assert 64 << 20 <= sizes["own"] <= sizes["resident"] < 80 << 20
 
 
 def test_a_peer_that_dies_leaves_its_last_words(fake):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -36,15 +36,20 @@ class Case:
         What one iteration handles, such as ``"calls"`` or ``"B"``; shown per second.
     amount : float, optional
         How many units one iteration handles.
+    show_memory : bool, optional
+        Whether the report tells the memory of contestants that have a process of their own; for cases where
+        each has one to itself.
     """
 
     name: str
     baseline: str
     unit: str = "calls"
     amount: float = 1.0
+    show_memory: bool = False
     contestants: dict[str, Run] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     targets: list[Target] = field(default_factory=list)
+    memory: dict[str, Callable[[], Mapping[str, int]]] = field(default_factory=dict)
     _cleanup: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def add(self, name: str, run: Run) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from .case import Case, Target
@@ -46,10 +46,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The timings of a case by contestant."""
+    """The timings of a case by contestant, and bytes of memory where these are shown."""
 
     case: Case
     timings: dict[str, Timing]
+    memory: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
     def ratio(self, contestant: str, against: str | None = None) -> float | None:
         """Return how many times as fast as `against` (the baseline) a contestant's median is."""
@@ -111,4 +112,11 @@ def measure(case: Case, rounds: int, seconds: float) -> CaseResult:
                 samples[name].append(case.contestants[name](iterations[name]) / iterations[name])
             except PeerError as error:
                 drop(name, error)
-    return CaseResult(case, {n: Timing(iterations[n], tuple(s)) for n, s in samples.items()})
+    memory = {}
+    for name in [n for n in samples if case.show_memory and n in case.memory]:
+        try:
+            memory[name] = case.memory[name]()
+        except PeerError as error:
+            drop(name, error)
+    timings = {name: Timing(iterations[name], tuple(taken)) for name, taken in samples.items()}
+    return CaseResult(case, timings, {name: sizes for name, sizes in memory.items() if sizes})

@@ -47,6 +47,10 @@ def _verdict(outcome: Outcome) -> str:
     return f"  target {wish}: {outcome.ratio:.2f}x, {'met' if outcome.met else 'MISSED'}"
 
 
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return "{resident:.0f} MiB, {own:.0f} of them its own".format(**{k: n / (1 << 20) for k, n in sizes.items()})
+
+
 def header() -> str:
     """Return the line above a section's rows."""
     return _ROW.format("case", "contestant", "each", "rate", "spread", "ratio")
@@ -68,6 +72,7 @@ def lines(result: CaseResult) -> list[str]:
             )
         )
         label = ""
+    rows += [f"{label:<30} {name:<22} memory: {_sizes(sizes)}" for name, sizes in result.memory.items()]
     rows += [f"{label:<30} {name:<22} skipped: {why}" for name, why in case.skipped.items()]
     return rows + [_verdict(outcome) for outcome in result.outcomes()]
 
@@ -89,6 +94,7 @@ def _case_json(result: CaseResult) -> dict[str, object]:
                 "max": max(timing.seconds),
                 "rate": case.amount / timing.median,
                 "ratio": result.ratio(name),
+                "memory": dict(result.memory[name]) if name in result.memory else None,
             }
             for name, timing in result.timings.items()
         ],

@@ -5,9 +5,9 @@ named in PYTHONPATH, where the peer is, are looked up before the checkout at ROO
 package of the same name.
 
 Requests are ``{"op": "setup", "case": name, "args": {...}}``, ``{"op": "run", "id": k, "n": n}``,
-``{"op": "drop", "id": k}`` and ``{"op": "quit"}``. Answers have ``"ok"``, and ``"id"``, ``"seconds"`` or
-``"error"``. Between two requests the child sleeps in a read, so that other contestants have the
-machine for themselves.
+``{"op": "memory"}``, ``{"op": "drop", "id": k}`` and ``{"op": "quit"}``. Answers have ``"ok"``, and
+``"id"``, ``"seconds"``, ``"memory"`` or ``"error"``. Between two requests the child sleeps in a read, so
+that other contestants have the machine for themselves.
 """
 
 from __future__ import annotations
@@ -25,11 +25,22 @@ __all__ = ["serve"]
 Cases = Mapping[str, Callable[..., AbstractContextManager[Callable[[int], float]]]]
 
 
+def _memory() -> dict[str, int]:
+    """Return bytes of resident memory: all of it, and what is not pages of files."""
+    try:
+        with open("/proc/self/status") as file:
+            found = dict(line.split(":", 1) for line in file)
+    except OSError:  # no Linux
+        return {}
+    return {name: int(found[key].split()[0]) << 10 for name, key in (("resident", "VmRSS"), ("own", "RssAnon"))}
+
+
 class _Server:
     def __init__(self, cases: Cases) -> None:
         self._cases = cases
         self._open: dict[int, tuple[ExitStack, Callable[[int], float]]] = {}
         self._next = 0
+        self._before = _memory()
 
     def answer(self, request: Mapping) -> dict:
         op = request["op"]
@@ -41,6 +52,8 @@ class _Server:
             return {"id": self._next}
         if op == "run":
             return {"seconds": self._open[request["id"]][1](request["n"])}
+        if op == "memory":
+            return {"memory": {name: size - self._before[name] for name, size in _memory().items()}}
         if op == "drop":
             self._open.pop(request["id"])[0].close()
             return {}

@@ -72,7 +72,8 @@ class PeerProcess:
     def enter(self, case: Case, name: str, peer_case: str, **args: object) -> None:
         """Set up `peer_case` in the child and enter it into `case` under `name`.
 
-        What goes wrong becomes the reason why the contestant was skipped.
+        What goes wrong becomes the reason why the contestant was skipped. What memory the child has taken since
+        its start can be asked for afterwards.
         """
         try:
             handle = self._ask(op="setup", case=peer_case, args=args)["id"]
@@ -80,6 +81,7 @@ class PeerProcess:
             case.skip(name, str(error))
             return
         case.add(name, lambda n: self._ask(op="run", id=handle, n=n)["seconds"])
+        case.memory[name] = lambda: self._ask(op="memory")["memory"]
         case.on_close(lambda: self.alive and self._ask(op="drop", id=handle))
 
     def close(self) -> None:

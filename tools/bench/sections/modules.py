@@ -1,14 +1,19 @@
-"""Modules of torch on mapped tables, beside the engine alone and torch's own modules.
+"""Modules on mapped tables, beside the engine alone and torch's own.
 
 The table has 1,000,000 rows of 128 float32 columns, ids are uniform, and every module is called under
 ``inference_mode``. ``engine`` is the same look-up by `NativeRows` into memory that is given, as the module's
 is after the first calls, so that what is between the two is the module.
+
+The classifier is the whole model of ``examples/text_classification.py``, trained here, and measured in two
+processes, which hold its table in memory and map it: time for all held-out texts, and memory.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +24,16 @@ from ngram_store import MappedEmbedding, MappedEmbeddingBag, NativeRows, export_
 from ..bench import Bench
 from ..case import OURS, Case
 from ..loops import Run, over
+from ..peers.process import PeerProcess
 
 _DIM, _BAGS, _EACH, _POOL = 128, 4096, 20, 16
 _TORCH, _ENGINE = "torch", "engine"
 
 #: A module may take a tenth longer than the engine.
 _OF_ENGINE = 1 / 1.1
+_EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "text_classification.py"
+_SIZES = {True: ("--texts", "200", "--rows", "100000", "--epochs", "2"), False: ()}
+
 #: Single look-ups, and what is expected as a ratio to torch.
 _LOOKUPS = {16384: 1.0, 65536: 2.0}
 
@@ -50,6 +59,7 @@ def cases(bench: Bench) -> Iterator[Case]:
         for count, least in _LOOKUPS.items():
             pool = [torch.from_numpy(rng.integers(0, rows, count)) for _ in range(_POOL)]
             yield _embedding(torch, original, folder / "rows", pool, least)
+        yield _classifier(bench, folder / "classifier")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -105,4 +115,21 @@ def _bag(torch, original, path: Path, pool: list) -> Case:
     case.add(_ENGINE, over(lambda ids: table.embedding_bag(ids, offsets, original.mode, out=out), flat))
     case.add(_TORCH, _calls(torch, original, pool))
     case.expect(_ENGINE, _OF_ENGINE)
+    return case
+
+
+def _classifier(bench: Bench, data: Path) -> Case:
+    case = Case("classifier of texts", baseline=_TORCH, unit="passes", show_memory=True)
+    command = [sys.executable, str(_EXAMPLE), "--data", str(data), *_SIZES[bench.quick]]
+    env = {**os.environ, "PYTHONPATH": str(_EXAMPLE.parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        for name in (OURS, _TORCH):
+            case.skip(name, f"{_EXAMPLE.name} ended with {done.returncode}: {said[-1] if said else 'nothing said'}")
+        return case
+    for name, kind in ((OURS, "mapped"), (_TORCH, "resident")):
+        process = PeerProcess("tools.bench.peers.classifier", [])
+        case.on_close(process.close)
+        process.enter(case, name, kind, data=str(data))
     return case
