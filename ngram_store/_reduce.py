@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from loaderx.errors import ArgumentError, DtypeError, RecordIndexError
 
 from ._ids import row_ids
-from ._tensor_table import integers, results
+from ._tensor_table import integers, readable, results
 
 __all__ = ["reduce_bags"]
 
@@ -35,20 +35,29 @@ def reduce_bags(table, ids, offsets, weights, mode, padding_idx, include_last_of
     -------
     Tensor, shape (bags, dim)
     """
-    array, bounds = integers(ids), None if offsets is None else integers(offsets, "offsets")
     if weights is not None:
         _check_weights(table, weights)
     strategy = plan["strategy"]
     if strategy == "fused" and table.meta["table"]["backend"] == "native":
-        if bounds is None:
-            bags = len(array)
+        if offsets is None:
+            bags = ids.shape[0]
         else:
-            bags = len(bounds) - bool(include_last_offset)
-        out, _memory = results.empty((max(bags, 0), table.dim), table.dtype)
+            offsets = readable(offsets, "offsets")
+            bags = offsets.shape[0] - bool(include_last_offset)
+        out, memory = results.empty((max(bags, 0), table.dim), table.dtype)
         table.rows().embedding_bag(
-            array, bounds, mode, weights, padding_idx, out, plan["accumulate"], table.meta["dtype"], include_last_offset
+            readable(ids),
+            offsets,
+            mode,
+            weights,
+            padding_idx,
+            memory,
+            plan["accumulate"],
+            table.meta["dtype"],
+            include_last_offset,
         )
         return out
+    array, bounds = integers(ids), None if offsets is None else integers(offsets, "offsets")
     if plan["accumulate"] != "torch":
         raise ArgumentError(f"accumulate={plan['accumulate']!r} needs the strategy 'fused' and a native table")
     array, bounds = _checked(table, array, bounds, include_last_offset)

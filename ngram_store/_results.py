@@ -21,6 +21,10 @@ _SMALL = 1 << 20
 _MOST = 256 << 20
 
 
+_NUMPY = {torch.float32: np.dtype("f4"), torch.float64: np.dtype("f8"), torch.float16: np.dtype("f2")}
+_NUMPY |= {torch.bfloat16: np.dtype("u2"), torch.uint8: np.dtype("u1")}
+
+
 class Results:
     """Where the memory of results comes from.
 
@@ -54,7 +58,8 @@ class Results:
         Returns
         -------
         tensor : torch.Tensor
-        memory : torch.Tensor or ndarray of uint8
+        memory : torch.Tensor or ndarray
+            Of the same shape, and of a dtype as wide.
         """
         size = dtype.itemsize
         for length in shape:
@@ -63,8 +68,12 @@ class Results:
             tensor = torch.empty(shape, dtype=dtype, device="cpu")
             return tensor, tensor
         with self._lock():
-            memory = self._take(size)
-        return torch.from_numpy(memory).view(dtype).view(shape), memory
+            owner, start = self._take(size)
+        # As few calls as may be: between two look-ups the processor's caches have lost them all, and each costs
+        # microseconds, not the fractions that a loop shows.
+        memory = np.ndarray(shape, _NUMPY[dtype], owner, start)
+        tensor = torch.from_numpy(memory)
+        return (tensor if dtype is not torch.bfloat16 else tensor.view(dtype)), memory
 
     def _take(self, size):
         for number in reversed(self._buffers):  # the processor's caches may hold the one used last
@@ -72,7 +81,7 @@ class Results:
             # Not one far too large: a small result that is kept would keep all of it.
             if size <= buffer.size <= 2 * size and buffer.free:
                 self._buffers.move_to_end(number)
-                return buffer.owner[buffer.at : buffer.at + size]
+                return buffer.owner, buffer.at
         buffer = self._memory.buffer(size)
         self._bytes += size
         while self._bytes > self._most:
@@ -80,4 +89,4 @@ class Results:
             self._bytes -= oldest.size
         self._buffers[self._next] = buffer
         self._next += 1
-        return buffer.owner[buffer.at : buffer.at + size]
+        return buffer.owner, buffer.at

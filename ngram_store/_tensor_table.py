@@ -26,7 +26,7 @@ from .bundle import DTYPES, read_bundle
 from .reference import PythonRows
 from .rows import NativeRows
 
-__all__ = ["Table", "find", "integers", "results"]
+__all__ = ["Table", "find", "integers", "readable", "results"]
 
 #: Memory for what look-ups of all modules return.
 results = Results()
@@ -234,10 +234,10 @@ class Table:
 
     def lookup(self, ids):
         """Return the rows of a tensor of ids, shape (*ids.shape, dim)."""
-        return self.fetch(integers(ids))
+        return self.fetch(readable(ids))
 
     def fetch(self, array):
-        """Return the rows of an array of ids as a tensor."""
+        """Return the rows of an array or `readable` tensor of ids as a tensor."""
         rows = self.rows()
         out, memory = results.empty((*array.shape, self.dim), self.dtype)
         rows.gather_into(array, memory)
@@ -283,6 +283,11 @@ def integers(ids, what="ids"):
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
         raise DtypeError(f"{what} must be of an integer dtype, not {ids.dtype}")
     return ids.numpy()
+
+
+def readable(ids, what="ids"):
+    """Return a tensor of integers as `NativeRows` takes it, which is as it is if that is fastest."""
+    return ids if ids.dtype is torch.int64 and ids.is_cpu else integers(ids, what)
 
 
 def find(key):
