@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from loaderx import errors
-from ngram_store import MappedEmbeddingBag, export_embedding_bag
+from ngram_store import MappedEmbeddingBag, export_embedding_bag, open_embedding_bag
 from tests.mapped import DTYPES, assert_same_bits, fill_results
 
 N, D = 200, 20
@@ -303,6 +303,17 @@ def test_weights(bag):
     )
 
 
+def test_weights_and_rows_that_are_no_numbers_follow_ieee(bag):
+    mapped, original = bag(mode="sum")
+    ids = long(9, 1, 8, 2, 9, 10)  # infinities, and NaN
+    for weights in (torch.tensor([0.0, float("inf"), 0.0, float("nan"), 1.0, 1.0]), torch.tensor([-1.0] * 6)):
+        for step in (1, 2, 6):
+            expected = original(ids.view(-1, step), None, weights.view(-1, step))
+            got = mapped(ids.view(-1, step), None, weights.view(-1, step))
+            assert torch.equal(got.isnan(), expected.isnan()) and expected.isnan().any()
+            assert_same_bits(got.nan_to_num(0), expected.nan_to_num(0))
+
+
 @pytest.mark.parametrize(
     ("mode", "weights", "kind"),
     [
@@ -357,6 +368,56 @@ def test_jagged_tensors(bag, mode):
     if mode == "sum":
         weights = torch.nested.nested_tensor_from_jagged(torch.randn(5), ids.offsets())
         assert_same_bits(mapped(ids, None, weights), original(ids, None, weights))
+
+
+def test_inference_mode_autocast_and_default_devices_leave_it_alone(bag):
+    mapped, original = bag(mode="sum")
+    for ids in (torch.randint(12, N, (9, 5)), torch.randint(12, N, (20_000, 2))):  # results of torch's, and the pool's
+        weights = torch.randn(ids.shape)
+        for context in (torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta")):
+            with context:
+                got = mapped(ids), mapped(ids, None, weights)
+            assert_same_bits(got[0], original(ids))
+            assert_same_bits(got[1], original(ids, None, weights))
+    with torch.inference_mode():
+        assert mapped(ids).is_inference()
+
+
+def test_its_state_is_empty_and_the_originals_has_a_weight_too_many(bag):
+    mapped, original = bag()
+    assert mapped.state_dict() == {} and not list(mapped.parameters())
+    report = mapped.load_state_dict(original.state_dict(), strict=False)
+    assert (report.missing_keys, report.unexpected_keys) == ([], ["weight"])
+    with pytest.raises(AttributeError, match=r"no 'weight': the rows stay"):
+        mapped.weight  # noqa: B018
+
+
+@pytest.mark.parametrize("padding", [None, 3])
+def test_chunked_holds_no_more_rows_than_it_may(path, weight, monkeypatch, padding):
+    original = torch.nn.EmbeddingBag(*weight.shape, _weight=weight, mode="sum", padding_idx=padding)
+    ids = torch.randint(12, N, (500,))
+    with MappedEmbeddingBag(path, "sum", padding, strategy="chunked", chunk_rows=30) as mapped:
+        fetch, held = mapped._table.fetch, []
+        monkeypatch.setattr(mapped._table, "fetch", lambda rows: held.append(len(rows)) or fetch(rows))
+        for offsets in (long(0), torch.arange(0, 500, 7), long(0, 3, 300, 310)):
+            assert_same_bits(mapped(ids, offsets), original(ids, offsets))
+        assert 20 < max(held) <= 30 + (padding is not None)  # the padding row comes on top
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_reader_in_python_gives_the_same_bags(tmp_path, dtype, mode):
+    rng = np.random.default_rng(8)
+    weight = torch.from_numpy(rng.standard_normal((60, 9))).to(dtype)
+    original = torch.nn.EmbeddingBag(60, 9, _weight=weight, mode=mode, padding_idx=-3)
+    export_embedding_bag(original, tmp_path / "b", backend="python")
+    ids, offsets = torch.from_numpy(rng.integers(0, 60, 200)), fits(rng, 200, 30)
+    weights = torch.from_numpy(rng.standard_normal(200)).to(dtype) if mode == "sum" else None
+    for strategy in STRATEGIES:
+        with open_embedding_bag(tmp_path / "b", strategy=strategy, chunk_rows=20) as mapped:
+            assert_same_bits(mapped(ids, offsets, weights), original(ids, offsets, weights))
+            with pytest.raises(IndexError, match=r"id 60 at position 1: want 0 to 59"):
+                mapped(long(1, 60), long(0))
 
 
 def test_what_is_no_tensor_is_refused(bag):

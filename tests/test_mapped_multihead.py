@@ -146,6 +146,16 @@ def test_inside_engram_it_gives_the_same_output(tmp_path, how):
     assert engram.value_proj.weight.grad is not None
 
 
+def test_inference_mode_autocast_and_default_devices_leave_it_alone(mapped, original):
+    sizes = torch.tensor(mapped.head_sizes)
+    for n in (3, 30_000):  # results of torch's, and the pool's
+        ids = torch.randint(1 << 30, (n, mapped.num_heads)) % sizes
+        for context in (torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta")):
+            with context:
+                got = mapped(ids)
+            assert_same_bits(got, original(ids))
+
+
 def test_a_bundle_without_heads_is_refused(tmp_path):
     export_embedding(torch.nn.Embedding(5, 3), tmp_path / "e")
     with pytest.raises(errors.StoreFormatError, match="no heads"):

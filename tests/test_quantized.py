@@ -72,7 +72,7 @@ def sha256(array):
 
 
 @pytest.mark.parametrize("native", [True, False, "auto"])
-@pytest.mark.parametrize("dim", [1, 2, 3, 8, 33, 128, 1025])
+@pytest.mark.parametrize("dim", [1, 2, 3, 8, 33, 128, 1025, 2048])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_have_torchs_bits(tmp_path, rng, kind, dim, native):
     matrix = matrix_of(rng, 70, dim)
