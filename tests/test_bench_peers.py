@@ -10,10 +10,11 @@ import pytest
 
 from tools.bench import measure
 from tools.bench.bench import LOADERX, Bench
-from tools.bench.case import Case
+from tools.bench.case import OURS, Case
 from tools.bench.peers.child import serve
 from tools.bench.peers.install import folder_of
 from tools.bench.peers.process import PeerError, PeerProcess, PeerUnavailable
+from tools.bench.sections import modules
 
 FAKE = """
     import os, sys, time
@@ -159,3 +160,29 @@ def test_without_the_peer_cases_say_why_it_is_left_out(tmp_path, monkeypatch):
             case = Case("c", baseline="numpy")
             bench.enter_loaderx(case, "sampler", length=10, batch=2, mode=0)
             assert "has no package loaderx" in case.skipped[LOADERX]
+
+
+# A whole model
+
+
+@pytest.mark.slow
+def test_a_whole_model_is_trained_and_measured_in_two_processes(tmp_path):
+    import torch
+
+    with Bench(tmp_path, tmp_path, quick=True) as bench:
+        case = modules._classifier(torch, bench, tmp_path / "data")
+        assert case.skipped == {}
+        result = measure.measure(case, 1, 0.01)
+        case.close()
+    assert case.amount > 100 and set(result.timings) == {OURS, "torch"}
+    own = {name: sizes["own"] for name, sizes in result.memory.items()}
+    assert own["torch"] - own[OURS] > 100_000 * 128 * 4 // 2  # bytes of the table
+
+
+def test_a_whole_model_that_can_not_be_trained_is_skipped(tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text("raise SystemExit('there is no sklearn')")
+    monkeypatch.setattr(modules, "_EXAMPLE", tmp_path / "broken.py")
+    with Bench(tmp_path, tmp_path) as bench:
+        case = modules._classifier(None, bench, tmp_path / "data")
+    assert measure.measure(case, 1, 0.01).timings == {}
+    assert case.skipped == dict.fromkeys((OURS, "torch"), "broken.py ended with 1: there is no sklearn")

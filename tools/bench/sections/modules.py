@@ -59,7 +59,7 @@ def cases(bench: Bench) -> Iterator[Case]:
         for count, least in _LOOKUPS.items():
             pool = [torch.from_numpy(rng.integers(0, rows, count)) for _ in range(_POOL)]
             yield _embedding(torch, original, folder / "rows", pool, least)
-        yield _classifier(bench, folder / "classifier")
+        yield _classifier(torch, bench, folder / "classifier")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -118,8 +118,8 @@ def _bag(torch, original, path: Path, pool: list) -> Case:
     return case
 
 
-def _classifier(bench: Bench, data: Path) -> Case:
-    case = Case("classifier of texts", baseline=_TORCH, unit="passes", show_memory=True)
+def _classifier(torch, bench: Bench, data: Path) -> Case:
+    case = Case("classifier", baseline=_TORCH, unit="texts", show_memory=True)
     command = [sys.executable, str(_EXAMPLE), "--data", str(data), *_SIZES[bench.quick]]
     env = {**os.environ, "PYTHONPATH": str(_EXAMPLE.parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
@@ -128,6 +128,7 @@ def _classifier(bench: Bench, data: Path) -> Case:
         for name in (OURS, _TORCH):
             case.skip(name, f"{_EXAMPLE.name} ended with {done.returncode}: {said[-1] if said else 'nothing said'}")
         return case
+    case.amount = sum(len(labels) for *_, labels in torch.load(data / "test.pt"))
     for name, kind in ((OURS, "mapped"), (_TORCH, "resident")):
         process = PeerProcess("tools.bench.peers.classifier", [])
         case.on_close(process.close)
