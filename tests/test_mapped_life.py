@@ -382,7 +382,7 @@ def test_1e5_forwards_leave_the_process_as_it_was(original, tmp_path):
         path = sys.argv[1] + "/e"
         mapped, heads = MappedEmbedding(path), MappedMultiHeadEmbedding(sys.argv[1] + "/m")
         bags = [MappedEmbeddingBag(path, "sum", strategy=name) for name in ("fused", "unique", "chunked")]
-        small, large = torch.randint(200, (4, 5)), torch.randint(200, (5000,))
+        small, large, huge = torch.randint(200, (4, 5)), torch.randint(200, (5000,)), torch.randint(200, (30_000,))
         pairs, bad = torch.randint(30, (7, 2)), torch.tensor([[0, 200]])
         compiled = torch.compile(mapped, backend="eager", fullgraph=True)
         def call():
@@ -398,6 +398,7 @@ def test_1e5_forwards_leave_the_process_as_it_was(original, tmp_path):
             raise SystemExit("no error")
         assert_no_growth(call, 2000, 100_000 // 7)
         assert_no_growth(lambda: mapped(large), 100, 5000)
+        assert_no_growth(lambda: mapped(huge), 100, 5000)  # its result comes from the pool
         assert_no_growth(lambda: mapped(small), 1000, 100_000)
         """,
         tmp_path,
