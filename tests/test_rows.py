@@ -203,7 +203,7 @@ def test_counters_tell_what_a_query_decoded(table, policy):
 
 
 def test_a_cache_keeps_what_was_used_last(table):
-    with NativeRows(table, 640, "rows") as native:
+    with NativeRows(table, 736, "rows") as native:
         assert native.stats()["cache_capacity"] == 10
         for row in range(10):
             native.gather([row * 7])

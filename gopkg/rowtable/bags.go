@@ -83,7 +83,7 @@ func (t *Table) embeddingBag(ctx context.Context, r *BagRequest, from int, budge
 	if err := t.enter("embedding bag"); err != nil {
 		return from, err
 	}
-	defer t.life.leave()
+	defer t.life.Leave()
 	w := reductions.Get().(*reduction)
 	defer w.release()
 	if from < 0 || from > len(r.IDs) {

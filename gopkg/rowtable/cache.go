@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/work"
 )
 
 // cache keeps decoded rows or blocks, those that were used last, within a
@@ -16,7 +17,7 @@ import (
 // come and go, and a large cache is no load for the garbage collector. The
 // shards' methods take bytes and give copies; no view leaves them.
 type cache struct {
-	life   life
+	life   work.Life
 	arena  *mem.Arena
 	shards []shard
 	bits   int // log2 of how many shards
@@ -75,7 +76,7 @@ func newCache(h *header, budget int64, policy Policy) (*cache, error) {
 		return nil, err
 	}
 	c := &cache{
-		life: newLife(), arena: arena, policy: policy, each: each,
+		life: work.NewLife(), arena: arena, policy: policy, each: each,
 		shards: make([]shard, shards), bits: bits.TrailingZeros64(uint64(shards)), capacity: shards * per, bytes: size,
 	}
 	free := arena.Bytes()
@@ -98,7 +99,7 @@ func (c *cache) close() error {
 	if c == nil {
 		return nil
 	}
-	c.life.end()
+	c.life.End()
 	return c.arena.Close()
 }
 

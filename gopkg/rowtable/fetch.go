@@ -49,7 +49,7 @@ func (q *query) fetch(out []byte, places []int64, from, to int) error {
 	}
 	err := q.fetchChunk(n, width)
 	if q.cache != nil {
-		q.cache.life.leave()
+		q.cache.life.Leave()
 		q.cache = nil
 	}
 	return q.t.explain(err)

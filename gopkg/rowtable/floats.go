@@ -39,7 +39,7 @@ func (t *Table) gatherFloats(ctx context.Context, r *FloatRequest, from int, bud
 	if err := t.enter("gather"); err != nil {
 		return from, err
 	}
-	defer t.life.leave()
+	defer t.life.Leave()
 	n := len(r.IDs)
 	width, err := r.Kind.RowBytes(r.Dim)
 	if err == nil {

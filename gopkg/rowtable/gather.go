@@ -56,7 +56,7 @@ func (t *Table) gather(ctx context.Context, ids []int64, unsigned bool, out []by
 	if err := t.enter("gather"); err != nil {
 		return from, err
 	}
-	defer t.life.leave()
+	defer t.life.Leave()
 	n := len(ids)
 	switch {
 	case from < 0 || from > n:

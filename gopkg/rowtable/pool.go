@@ -3,13 +3,13 @@ package rowtable
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/work"
 )
 
 // maxPortion is the most ids that a goroutine claims at once.
@@ -117,7 +117,7 @@ func (c *crew) run(l *lane, step func(l *lane, from, to int) error, from, total,
 	// From here on pool goroutines may join.
 	c.members.Store(1)
 	if helpers > 0 {
-		pool.call(c, helpers)
+		pool.Call(c, helpers)
 	}
 	c.work(l, true)
 	if !c.leave() {
@@ -145,8 +145,8 @@ func (c *crew) join() bool {
 // leave returns true for the last member; nobody joins after it.
 func (c *crew) leave() bool { return c.members.Add(-1) == 0 }
 
-// help is work for a member from the pool.
-func (c *crew) help(l *lane) {
+// Help is work for a member from the pool.
+func (c *crew) Help(l *lane) {
 	if !c.join() {
 		return
 	}
@@ -209,40 +209,5 @@ func (c *crew) fail(at int, err error) {
 	}
 }
 
-// helperPool is the fixed set of goroutines that help crews, shared by all
-// tables of the process. It is started by the first query that is large enough
-// for help.
-type helperPool struct {
-	once sync.Once
-	size int
-	wake chan *crew
-}
-
-var pool helperPool
-
-func (p *helperPool) start() {
-	p.size = runtime.GOMAXPROCS(0)
-	p.wake = make(chan *crew)
-	for range p.size {
-		go func() {
-			// The lane lives as long as the process does.
-			l := new(lane)
-			for c := range p.wake {
-				c.help(l)
-			}
-		}()
-	}
-}
-
-// call asks up to n idle helpers to join c. Busy ones are not waited for: the
-// caller does the work itself meanwhile.
-func (p *helperPool) call(c *crew, n int) {
-	p.once.Do(p.start)
-	for range min(n, p.size-1) {
-		select {
-		case p.wake <- c:
-		default:
-			return
-		}
-	}
-}
+// pool helps the crews of all tables of the process.
+var pool work.Pool[lane, *crew]

@@ -24,7 +24,7 @@ func (t *Table) Prefetch(ids []int64, unsigned bool) error {
 	if err := t.enter("prefetch"); err != nil {
 		return err
 	}
-	defer t.life.leave()
+	defer t.life.Leave()
 	own := slices.Clone(ids)
 	if err := t.checkIDs(own, 0, unsigned); err != nil {
 		return fmt.Errorf("prefetch: %w", err)
@@ -34,14 +34,14 @@ func (t *Table) Prefetch(ids []int64, unsigned bool) error {
 	default:
 		return nil
 	}
-	if !t.life.enter() {
+	if !t.life.Enter() {
 		<-t.prefetches
 		return nil
 	}
 	go func() {
-		defer t.life.leave()
+		defer t.life.Leave()
 		defer func() { <-t.prefetches }()
-		for len(own) > 0 && !t.life.over() {
+		for len(own) > 0 && !t.life.Over() {
 			part := own[:min(len(own), prefetchIDs)]
 			own = own[len(part):]
 			if err := mem.Guard(func() error { return t.prefetch(part) }); err != nil {
@@ -67,7 +67,7 @@ func (t *Table) prefetch(ids []int64) error {
 		}
 		from, size := begin, end-begin
 		begin, end = at, at+n
-		if size == 0 || t.life.over() {
+		if size == 0 || t.life.Over() {
 			return nil
 		}
 		return t.mapping.WillNeed(from, size)

@@ -82,7 +82,7 @@ func (t *Table) Stats() Stats {
 	}
 	if cache := t.useCache(); cache != nil {
 		s.CacheEntries, s.CacheCapacity, s.CacheBytes = cache.entries(), cache.capacity, cache.bytes
-		cache.life.leave()
+		cache.life.Leave()
 	}
 	return s
 }

@@ -15,6 +15,7 @@ import (
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
 	"loaderx/gopkg/osfile"
+	"loaderx/gopkg/work"
 )
 
 // Options say how a table is read.
@@ -82,7 +83,7 @@ type Table struct {
 	data    []byte
 	threads int
 	chunk   int
-	life    life
+	life    work.Life
 	closing sync.Once
 
 	cacheSet sync.Mutex // held while the cache is replaced
@@ -135,7 +136,7 @@ func open(path string, opt Options) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{path: path, file: osfile.Identity(st), h: *h, shift: -1, threads: opt.Threads, life: newLife(), prefetches: make(chan struct{}, maxPrefetches)}
+	t := &Table{path: path, file: osfile.Identity(st), h: *h, shift: -1, threads: opt.Threads, life: work.NewLife(), prefetches: make(chan struct{}, maxPrefetches)}
 	if h.blockRows&(h.blockRows-1) == 0 {
 		t.shift = bits.TrailingZeros64(uint64(h.blockRows))
 	}
@@ -183,7 +184,7 @@ const scatteredBytes = 16 << 10
 // nothing.
 func (t *Table) Close() (err error) {
 	t.closing.Do(func() {
-		t.life.end()
+		t.life.End()
 		err = errors.Join(t.cache.Swap(nil).close(), t.mapping.Close())
 		t.data = nil
 	})
@@ -191,7 +192,7 @@ func (t *Table) Close() (err error) {
 }
 
 func (t *Table) enter(what string) error {
-	if !t.life.enter() {
+	if !t.life.Enter() {
 		return fmt.Errorf("%s: table %s: %w", what, t.path, errs.ErrClosed)
 	}
 	return nil
@@ -216,7 +217,7 @@ func (t *Table) SetCache(bytes int64, policy Policy) error {
 	if err := t.enter("set cache"); err != nil {
 		return err
 	}
-	defer t.life.leave()
+	defer t.life.Leave()
 	if bytes < 0 || policy > Rows {
 		return fmt.Errorf("set cache: table %s: %d bytes with policy %d: %w", t.path, bytes, policy, errs.ErrArgument)
 	}
@@ -233,7 +234,7 @@ func (t *Table) SetCache(bytes int64, policy Policy) error {
 func (t *Table) useCache() *cache {
 	for {
 		c := t.cache.Load()
-		if c == nil || c.life.enter() {
+		if c == nil || c.life.Enter() {
 			return c
 		}
 	}

@@ -33,7 +33,7 @@ func (t *Table) Verify(ctx context.Context, report func(block int64, err error),
 	if err := t.enter("verify"); err != nil {
 		return 0, err
 	}
-	defer t.life.leave()
+	defer t.life.Leave()
 	if t.h.plain() { // which has nothing that could be checked
 		return 0, nil
 	}
@@ -238,7 +238,7 @@ func (t *Table) Checksum(ctx context.Context, progress func(done, total int64)) 
 	if err := t.enter("checksum"); err != nil {
 		return sum, err
 	}
-	defer t.life.leave()
+	defer t.life.Leave()
 	hash := sha256.New()
 	for at, end := int64(0), int64(len(t.data)); at < end; {
 		if ctx.Err() != nil {

@@ -15,7 +15,7 @@ func (s *Store) alone(work func() error) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	if !s.life.claim() {
+	if !s.life.Claim() {
 		return errs.ErrInUse.Errorf("other calls are running on this handle; wait for their end")
 	}
 	err := s.claimedAlone(work)
@@ -26,7 +26,7 @@ func (s *Store) alone(work func() error) error {
 		s.broken.Store(&last)
 		return err
 	}
-	s.life.release()
+	s.life.Release()
 	return err
 }
 
@@ -47,10 +47,10 @@ func (s *Store) claimedAlone(work func() error) (err error) {
 
 // refusal is why a call can't enter.
 func (s *Store) refusal() error {
-	if err := s.broken.Load(); err != nil && !s.life.over() {
+	if err := s.broken.Load(); err != nil && !s.life.Over() {
 		return *err
 	}
-	if s.life.over() {
+	if s.life.Over() {
 		return fmt.Errorf("store %s: %w", s.path, errs.ErrClosed)
 	}
 	return errs.ErrInUse.Errorf("store %s: records are being deleted through this handle, or it is compacting; try again after that", s.path)

@@ -106,13 +106,13 @@ func TestCallsDuringACompact(t *testing.T) {
 // Calls that run on the handle itself make delete refuse, and both end well.
 func TestDeleteWhileTheHandleIsUsed(t *testing.T) {
 	s := openStore(t, closedStore(t, 200, codec.Zstd), Append)
-	if !s.life.enter() {
+	if !s.life.Enter() {
 		t.Fatal("not open")
 	}
 	if err := s.Delete(t.Context(), []int64{0}, false); !errors.Is(err, errs.ErrInUse) {
 		t.Errorf("delete: %v", err)
 	}
-	s.life.leave()
+	s.life.Leave()
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	for range 4 {

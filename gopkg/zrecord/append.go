@@ -30,7 +30,7 @@ func (s *Store) Append(ctx context.Context, src []byte, offsets []uint64, tag co
 	if err := s.enter(); err != nil {
 		return 0, err
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	if err := s.writable(); err != nil {
 		return 0, fmt.Errorf("append: %w", err)
 	}

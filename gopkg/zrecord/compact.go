@@ -20,7 +20,7 @@ func (s *Store) Compact(ctx context.Context, progress func(doneBytes, totalBytes
 	if err := s.enter(); err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	if progress == nil {
 		progress = func(int64, int64) {}
 	}

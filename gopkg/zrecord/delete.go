@@ -21,7 +21,7 @@ func (s *Store) Delete(ctx context.Context, idxs []int64, signed bool) error {
 	if err := s.enter(); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	err := s.alone(func() error {
 		length := s.length.Load()
 		falling := make([]int64, len(idxs))

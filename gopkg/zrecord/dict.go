@@ -17,7 +17,7 @@ import (
 
 // HasDict reports whether the store has a trained dictionary.
 func (s *Store) HasDict() bool {
-	if s.life.over() {
+	if s.life.Over() {
 		return false
 	}
 	has, _ := s.hasDict()
@@ -47,7 +47,7 @@ func (s *Store) TrainDict(ctx context.Context, samples []byte, sizes []uint64, t
 	if err := s.enter(); err != nil {
 		return 0, err
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	if err := s.writable(); err != nil {
 		return 0, fmt.Errorf("train dictionary: %w", err)
 	}

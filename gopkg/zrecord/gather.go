@@ -11,6 +11,7 @@ import (
 	"loaderx/gopkg/codec"
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
+	"loaderx/gopkg/work"
 )
 
 // Sizes of the blocks of records that goroutines claim.
@@ -42,7 +43,7 @@ func (s *Store) Gather(r *Request, from int, budget time.Duration) (next int, er
 	if err := s.enter(); err != nil {
 		return from, err
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	n := len(r.Idxs)
 	if from < 0 || from > n {
 		return from, fmt.Errorf("gather from position %d of %d: %w", from, n, errs.ErrArgument)
@@ -135,7 +136,7 @@ func (g *gather) run(s *Store, r *Request, from int, budget time.Duration, lengt
 	// From here on pool goroutines may join.
 	g.members.Store(1)
 	if helpers > 0 {
-		pool.call(g, helpers)
+		pool.Call(g, helpers)
 	}
 	g.work(&g.lane, true)
 	if !g.leave() {
@@ -163,8 +164,8 @@ func (g *gather) join() bool {
 // leave returns true for the last member; nobody joins after it.
 func (g *gather) leave() bool { return g.members.Add(-1) == 0 }
 
-// help is work for a member from the pool.
-func (g *gather) help(l *lane) {
+// Help is work for a member from the pool.
+func (g *gather) Help(l *lane) {
 	if !g.join() {
 		return
 	}
@@ -310,3 +311,6 @@ func (s *Store) decode(out []byte, loc *location, l *lane) error {
 	l.buf = append(l.buf[:0], loc.data...)
 	return codec.Decode(out, l.buf, dict)
 }
+
+// pool helps the gathers of all stores of the process.
+var pool work.Pool[lane, *gather]

@@ -15,7 +15,7 @@ func (s *Store) Lengths(idxs []int64, wrap int64, out []uint32) (total int64, er
 	if err := s.enter(); err != nil {
 		return 0, err
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	if len(out) != len(idxs) {
 		return 0, fmt.Errorf("lengths: room for %d lengths of %d records: %w", len(out), len(idxs), errs.ErrBuffer)
 	}

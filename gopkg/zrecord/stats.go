@@ -32,7 +32,7 @@ func (s *Store) Stats() (st Stats, err error) {
 	if err := s.enter(); err != nil {
 		return Stats{}, fmt.Errorf("stats: %w", err)
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	if s.writer != nil {
 		<-s.turn
 		st.Records, st.ChunkBytes = s.writer.length(), s.writer.held()

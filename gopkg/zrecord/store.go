@@ -14,6 +14,7 @@ import (
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/mem"
 	"loaderx/gopkg/osfile"
+	"loaderx/gopkg/work"
 )
 
 // Mode says what Open may do.
@@ -48,7 +49,7 @@ type Store struct {
 	writer  writer // nil when read-only
 	length  atomic.Int64
 	users   users
-	life    life
+	life    work.Life
 	closing sync.Once
 
 	turn   chan struct{} // holds one token: the append lock
@@ -82,7 +83,7 @@ func openOn(d disk, path string, opt Options) (*Store, error) {
 		opt.Workers = runtime.GOMAXPROCS(0)
 	}
 	s := &Store{path: path, opt: opt, disk: d, turn: make(chan struct{}, 1)}
-	s.life.drained = make(chan struct{}, 1)
+	s.life = work.NewLife()
 	s.turn <- struct{}{}
 	var err error
 	if opt.Mode == ReadOnly {
@@ -227,13 +228,13 @@ func (s *Store) Path() string { return s.path }
 // but not synced yet, otherwise those that the files hold now. It is 0 after
 // Close.
 func (s *Store) Len() int64 {
-	if !s.life.enter() {
-		if s.life.over() {
+	if !s.life.Enter() {
+		if s.life.Over() {
 			return 0
 		}
 		return s.length.Load()
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	n, err := s.records()
 	if err != nil {
 		return s.length.Load()
@@ -258,7 +259,7 @@ func (s *Store) records() (n int64, err error) {
 
 // enter starts a method that uses the files, which leave ends.
 func (s *Store) enter() error {
-	if !s.life.enter() {
+	if !s.life.Enter() {
 		return s.refusal()
 	}
 	return nil
@@ -282,7 +283,7 @@ func (s *Store) Sync() error {
 	if err := s.enter(); err != nil {
 		return err
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	return s.sync()
 }
 
@@ -316,7 +317,7 @@ func (s *Store) Discard() error {
 	if err := s.enter(); err != nil {
 		return err
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	if err := s.writable(); err != nil {
 		return err
 	}
@@ -332,7 +333,7 @@ func (s *Store) Discard() error {
 func (s *Store) Close() error {
 	var err error
 	s.closing.Do(func() {
-		s.life.end()
+		s.life.End()
 		if s.writer != nil {
 			if err = s.sync(); errors.Is(err, errDiscarded) {
 				err = nil

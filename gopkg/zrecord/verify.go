@@ -25,7 +25,7 @@ func (s *Store) Verify(ctx context.Context, report func(index int64, err error),
 	if err := s.enter(); err != nil {
 		return 0, fmt.Errorf("verify: %w", err)
 	}
-	defer s.life.leave()
+	defer s.life.Leave()
 	n, err := s.records()
 	if err != nil {
 		return 0, fmt.Errorf("verify: %w", err)

@@ -1,0 +1,86 @@
+package work
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestEndWaitsForCallsAndRefusesLaterOnes(t *testing.T) {
+	l := NewLife()
+	if !l.Enter() || l.Over() {
+		t.Fatal("a new life refuses calls")
+	}
+	ended := make(chan struct{})
+	go func() {
+		l.End()
+		close(ended)
+	}()
+	for !l.Over() {
+		time.Sleep(time.Microsecond)
+	}
+	if l.Enter() {
+		t.Fatal("a call entered behind the end")
+	}
+	select {
+	case <-ended:
+		t.Fatal("the end did not wait")
+	default:
+	}
+	l.Leave()
+	<-ended
+}
+
+func TestAClaimIsForTheOnlyCall(t *testing.T) {
+	l := NewLife()
+	if l.Claim() {
+		t.Fatal("a claim without a call")
+	}
+	if !l.Enter() || !l.Enter() || l.Claim() {
+		t.Fatal("a claim beside another call")
+	}
+	l.Leave()
+	if !l.Claim() || l.Enter() || l.Over() {
+		t.Fatal("the only call has no claim")
+	}
+	l.Release()
+	if !l.Enter() {
+		t.Fatal("refused behind a claim")
+	}
+	l.Leave()
+	if !l.Claim() {
+		t.Fatal("no second claim")
+	}
+	l.Leave() // with its claim
+	l.End()   // does not wait for ever
+	if !l.Over() || l.Enter() {
+		t.Fatal("open behind the end")
+	}
+}
+
+func TestCallsThatComeWhileItEnds(t *testing.T) {
+	for range 200 {
+		l := NewLife()
+		var inside, refused atomic.Int64
+		var group sync.WaitGroup
+		for range 8 {
+			group.Go(func() {
+				for range 20 {
+					if !l.Enter() {
+						refused.Add(1)
+						continue
+					}
+					inside.Add(1)
+					inside.Add(-1)
+					l.Leave()
+				}
+			})
+		}
+		l.End()
+		if n := inside.Load(); n != 0 {
+			t.Fatalf("%d calls are running behind the end", n)
+		}
+		group.Wait()
+	}
+}
