@@ -19,6 +19,7 @@ import weakref
 import numpy as np
 
 from . import errors
+from ._buffers import array_over, check_tensor
 from ._extension import load_copy, load_first
 
 __all__ = [
@@ -265,16 +266,16 @@ def pin(obj, writable=False):
     Raises
     ------
     DtypeError
-        `obj` has no memory that can be shared, or holds Python objects.
+        `obj` has no memory that can be shared, holds Python objects, or has a mask.
     ArgumentError
         `obj` is not C-contiguous, or is read-only and `writable` is asked for.
     """
     if type(obj) is not np.ndarray:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
-            _check_tensor(torch, obj)
+            check_tensor(obj)
             return obj.data_ptr(), obj.nbytes, obj
-        obj = _as_array(obj)
+        obj = array_over(obj)
     if obj.dtype.hasobject:
         raise errors.DtypeError(f"dtype {obj.dtype} holds Python objects, which have no bytes to store")
     flags = obj.flags
@@ -283,32 +284,6 @@ def pin(obj, writable=False):
     if writable and not flags.writeable:
         raise errors.ArgumentError("buffer is read-only, and the call writes into it")
     return address(obj), obj.nbytes, obj
-
-
-def _as_array(obj):
-    """View any buffer but a tensor as an array without copying it."""
-    if isinstance(obj, np.ndarray):
-        return obj
-    try:
-        view = memoryview(obj)
-    except TypeError:
-        kind = f"{type(obj).__module__}.{type(obj).__qualname__}"
-        raise errors.DtypeError(f"expected an array or a buffer, got {kind}") from None
-    if not view.c_contiguous:
-        raise errors.ArgumentError("buffer is not C-contiguous; pass numpy.ascontiguousarray(x)")
-    if view.nbytes == 0:
-        return np.empty(0, np.uint8)
-    return np.frombuffer(view, np.uint8)
-
-
-def _check_tensor(torch, tensor):
-    """Raise the exception that says why a tensor's memory can't be used as it is."""
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        raise errors.DtypeError(f"expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
-    if not tensor.is_contiguous():
-        raise errors.ArgumentError("tensor is not contiguous; pass tensor.contiguous()")
-    if tensor.is_conj() or tensor.is_neg():
-        raise errors.ArgumentError("tensor is not yet computed; pass tensor.resolve_conj().resolve_neg()")
 
 
 def path_arg(path):
@@ -325,6 +300,8 @@ def path_arg(path):
         raw = os.fsencode(path)
     except TypeError:
         raise errors.DtypeError(f"expected a path, got {type(path).__name__}") from None
+    except UnicodeEncodeError as error:
+        raise errors.ArgumentError(f"not a path: {path!r}: {error.reason}") from None
     if not raw or b"\0" in raw:
         raise errors.ArgumentError(f"not a path: {path!r}")
     buf = ctypes.create_string_buffer(raw, len(raw))

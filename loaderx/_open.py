@@ -104,6 +104,7 @@ class OpenStore:
                 status = getattr(_engine.lib, name)(self._id(), *args)
                 return status if status >= 0 else _engine.check(status)
             except ClosedError:
+                self._check_open()  # says which store it was
                 if handle is self._handle:
                     raise
 
@@ -114,6 +115,7 @@ class OpenStore:
             try:
                 return job(self._id())
             except ClosedError:
+                self._check_open()
                 if handle is self._handle:
                     raise
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from .errors import DtypeError, StoreFormatError, ZrecordError
 
-__all__ = ["BAD", "OK", "execute", "is_npy", "line", "map_npy", "prepare", "size"]
+__all__ = ["BAD", "NPY", "OK", "execute", "is_npy", "line", "map_npy", "prepare", "size"]
 
-_NPY = b"\x93NUMPY"
+#: How a .npy file begins.
+NPY = b"\x93NUMPY"
 
 #: Exit statuses; argparse ends with 2 when a command was called wrongly.
 OK, BAD, _INTERRUPTED = 0, 1, 130
@@ -79,16 +80,16 @@ def _silence():
 def is_npy(path):
     """Whether a file begins as a .npy file does."""
     with open(path, "rb") as file:
-        return file.read(len(_NPY)) == _NPY
+        return file.read(len(NPY)) == NPY
 
 
 def map_npy(path):
     """Map the array of a .npy file."""
     with open(path, "rb") as file:
-        begin = file.read(len(_NPY))
+        begin = file.read(len(NPY))
     if begin.startswith(b"PK"):
         raise StoreFormatError(f"{path} is an archive, perhaps of several arrays: save the one to convert as .npy")
-    if begin != _NPY:
+    if begin != NPY:
         raise StoreFormatError(f"{path} is not a .npy file")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)

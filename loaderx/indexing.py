@@ -42,12 +42,12 @@ def select(index, records):
     Raises
     ------
     RecordIndexError
-        The index is of another kind, or a mask has another length.
+        The index is of another kind, a masked array, or a mask of another length.
     """
     if type(index) is slice:
         rows = np.arange(*index.indices(len(records)), dtype=np.int64)
         return rows, rows.shape
-    array = np.asarray(index)
+    array = _unmasked(index)
     dtype = array.dtype
     if dtype is INT64 and array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned:
         return array, array.shape
@@ -131,13 +131,22 @@ def _classify(part):
     number = scalar(part)
     if number is not None:
         return number
-    array = np.asarray(part)
+    array = _unmasked(part)
     if array.dtype.kind == "b":
         return array if array.ndim else array[()]
     if array.ndim == 0:
         raise RecordIndexError(f"{_KINDS}; got {_short(part)}")
     rows, shape = select(part, ())
     return rows.reshape(shape)
+
+
+def _unmasked(index):
+    array = np.asarray(index)
+    if array is not index and np.ma.isMaskedArray(index):
+        raise RecordIndexError(
+            "an index must have no mask of its own, got a masked array; pass .filled(value) or .compressed()"
+        )
+    return array
 
 
 def scalar(index):

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from . import _state
+from ._buffers import masked
 from ._checks import integer as _integer
 from ._output import Output
 from ._sources import PythonSource
@@ -399,6 +400,8 @@ class MapDataset(Dataset):
         dict of str to torch.Tensor
             A whole batch, and no list of records: torch's loader needs `collate` to take it.
         """
+        if np.ma.isMaskedArray(indices):
+            raise masked("indices")
         array = np.asarray(indices)
         if not array.size:
             array = array.astype(np.int64)

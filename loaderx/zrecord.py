@@ -10,11 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _engine
+from ._buffers import masked
 from ._format import codec_tag, format_info
 from ._open import OpenStore
 from ._watch import Watch
 from .errors import (
     ArgumentError,
+    ClosedError,
     DtypeError,
     RecordIndexError,
     StoreNotFoundError,
@@ -224,7 +226,11 @@ class Zrecord(OpenStore):
             wrap = _NOW if size < _LONG else len(self)
         done = _engine.lib.ZrGatherDense(handle.id(), idxs, n, wrap, 0, dst, size, row_bytes)
         while done < n:
-            _engine.check(done)
+            try:
+                _engine.check(done)
+            except ClosedError:
+                self._check_open()  # says which store it was
+                raise
             if wrap == _NOW:  # it took long after all
                 wrap, done = len(self), 0
             done = _engine.lib.ZrGatherDense(handle.id(), idxs, n, wrap, done, dst, size, row_bytes)
@@ -380,6 +386,8 @@ class Zrecord(OpenStore):
 
 def _unsigned(values, name):
     """Return integers as a flat C-contiguous array of 64 bits each."""
+    if np.ma.isMaskedArray(values):
+        raise masked(name)
     try:
         array = np.asarray(values)
     except ValueError as error:

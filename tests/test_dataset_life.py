@@ -6,7 +6,8 @@ import pytest
 from loaderx import _engine
 from loaderx.converter import from_iterator, from_numpy
 from loaderx.dataset import DenseDataset, RaggedDataset
-from loaderx.errors import ZrecordError
+from loaderx.errors import ClosedError, DtypeError, RecordIndexError, ZrecordError
+from loaderx.torch import MapDataset
 from loaderx.zrecord import Zrecord
 
 
@@ -103,3 +104,59 @@ def test_ctrl_c_ends_a_long_gather(tmp_path, interrupted):
 
 
 # ---- pad ----
+
+
+def test_a_store_that_is_closed_just_before_a_call_says_so(tmp_path, monkeypatch):
+    from_numpy(tmp_path / "dense", np.arange(10))
+    from_iterator(tmp_path / "ragged", [np.arange(3), np.arange(5)])
+    engine = _engine.lib
+    for kind, path in ((DenseDataset, tmp_path / "dense"), (RaggedDataset, tmp_path / "ragged")):
+        dataset = kind(path)
+
+        class Closing:
+            def __getattr__(self, name, dataset=dataset):
+                function = getattr(engine, name)
+                if not name.startswith("Zr"):
+                    return function
+
+                def called(*args):
+                    dataset.close()
+                    return function(*args)
+
+                return called
+
+        monkeypatch.setattr(_engine, "lib", Closing())
+        with pytest.raises(ClosedError, match=rf"^the store {path} was closed$"):
+            dataset[[0, 1]]
+        monkeypatch.undo()
+
+
+def test_masked_arrays_are_no_records_numbers(tmp_path):
+    from_numpy(tmp_path / "dense", np.arange(10))
+    from_iterator(tmp_path / "ragged", [np.arange(3), np.arange(5)])
+    masked = np.ma.array([0, 1], mask=[False, True])
+    with DenseDataset(tmp_path / "dense") as dense, RaggedDataset(tmp_path / "ragged") as ragged:
+        for call in (
+            lambda: dense[masked],
+            lambda: dense[masked.astype(bool)],
+            lambda: dense.gather(masked),
+            lambda: dense.__getitems__(masked),
+            lambda: ragged[masked],
+            lambda: ragged.lengths(masked),
+        ):
+            with pytest.raises(RecordIndexError, match="masked array"):
+                call()
+        with pytest.raises(DtypeError, match="must have no mask"):
+            dense.gather([0, 1], np.ma.zeros(2, np.int64))
+        with pytest.raises(DtypeError, match="indices must have no mask"):
+            MapDataset({"d": dense}).__getitems__(masked)
+    with Zrecord(tmp_path / "z", mode="a") as store:
+        store.append(np.arange(16, dtype=np.uint8), [0, 8])
+        for call in (
+            lambda: store.gather(masked, bytearray(16), [0, 8]),
+            lambda: store.gather([0, 1], bytearray(16), masked),
+            lambda: store.append(np.arange(16, dtype=np.uint8), masked),
+            lambda: store.append(np.ma.arange(16), [0, 8]),
+        ):
+            with pytest.raises(DtypeError, match="must have no mask"):
+                call()

@@ -142,3 +142,12 @@ def test_rows_are_contiguous_and_share_no_memory_with_a_strided_index():
     assert rows.flags.c_contiguous
     assert shape == (5,)
     assert rows.tolist() == index.tolist()
+
+
+def test_a_masked_array_is_no_index():
+    masked = np.ma.array([0, 1], mask=[False, True])
+    for index in (masked, masked.astype(bool), (masked,), (slice(None), masked)):
+        with pytest.raises(RecordIndexError, match=r"got a masked array; pass \.filled"):
+            Plan(index, (2, 2))
+    with pytest.raises(RecordIndexError, match="masked array"):
+        select(masked, range(2))
