@@ -1,35 +1,116 @@
 """Arguments of tables, checked before the engine sees them."""
 
 import operator
+from collections.abc import Mapping
 
 import numpy as np
 
-from loaderx.errors import ArgumentError, DtypeError
+from loaderx._buffers import masked
+from loaderx.dtypes import is_tensor
+from loaderx.errors import ArgumentError, DtypeError, PaddingIndexError
 
-__all__ = ["POLICIES", "cache_args", "count", "digest_of"]
+__all__ = [
+    "POLICIES",
+    "array_of",
+    "cache_args",
+    "count",
+    "digest_of",
+    "flag",
+    "instead",
+    "one_of",
+    "padding_row",
+]
 
 #: What a cache keeps, and the engine's numbers of that.
 POLICIES = {"blocks": 0, "rows": 1}
 
 
+def array_of(given, name, what):
+    """Return numbers as an array, the caller's own memory where that can be.
+
+    Parameters
+    ----------
+    given : array_like
+        A tensor's values are what counts: negative and conjugate ones are computed.
+    name, what : str
+        For messages: what it is called, and what it must consist of.
+
+    Raises
+    ------
+    DtypeError
+        NumPy can't see it, or it has a mask.
+    ArgumentError
+        It is ragged, or too deep.
+    """
+    if type(given) is np.ndarray:
+        return given
+    if np.ma.isMaskedArray(given):
+        raise masked(name)
+    if isinstance(given, (list, tuple)) and any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, given))):
+        raise masked(name)
+    try:
+        return np.asarray(given.detach().resolve_conj().resolve_neg() if is_tensor(given) else given)
+    except ValueError as error:
+        raise ArgumentError(f"{name} must be {what} in a shape without gaps: {error}") from None
+    except (TypeError, RuntimeError) as error:  # a tensor on another device, sparse, or of a dtype NumPy lacks
+        raise DtypeError(f"{name} must be {what} that NumPy can see: {error}") from None
+
+
+def one_of(name, value, known):
+    """Return an argument that is one of some names."""
+    if not isinstance(value, str) or value not in known:
+        raise ArgumentError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    return value
+
+
+def flag(name, value):
+    """Return an argument that is true or false."""
+    try:
+        return bool(value)
+    except (TypeError, ValueError, RuntimeError):  # an array, a tensor
+        raise DtypeError(f"{name} must be True or False, got {type(value).__name__}") from None
+
+
+def instead(given):
+    """Return what a message says about something that has rows, but is none of the things that are taken."""
+    if isinstance(given, Mapping):
+        return f"; pass one of its tensors, such as that of the key {next(iter(given), 'weight')!r}"
+    if isinstance(given, (list, tuple)):
+        return "; pass numpy.asarray(it, dtype)"
+    return "; pass its weight" if hasattr(given, "weight") else ""
+
+
 def cache_args(cache_bytes, cache_policy):
     """Return a cache's bytes and policy."""
-    if cache_policy not in POLICIES:
+    if not isinstance(cache_policy, str) or cache_policy not in POLICIES:
         raise ArgumentError(f"unknown cache_policy {cache_policy!r}, expected one of {sorted(POLICIES)}")
     return count(cache_bytes, "cache_bytes", 0), cache_policy
 
 
-def count(value, name, least):
-    """Return an integer of at least `least`; `name` stands in messages."""
+def count(value, name, least, bits=62):
+    """Return an integer of at least `least` that fits into so many bits; `name` stands in messages."""
+    number = _index(value, name)
+    if not least <= number < 1 << bits:
+        most = "" if number < least else f" and fit into {bits} bits"
+        raise ArgumentError(f"{name} must be at least {least}{most}, got {number}")
+    return number
+
+
+def padding_row(index, rows):
+    """Return the row of a padding index, which may count from the end."""
+    number = _index(index, "padding_idx")
+    if not -rows <= number < rows:
+        raise PaddingIndexError(f"padding_idx must be in {-rows}..{rows - 1}, got {number}")
+    return number % rows
+
+
+def _index(value, name):
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
-        number = operator.index(value)
+        return operator.index(value)
     except TypeError:
         raise DtypeError(f"{name} must be an int, got {type(value).__name__}") from None
-    if not least <= number < 1 << 62:
-        raise ArgumentError(f"{name} must be at least {least} (and no more than memory can hold), got {number}")
-    return number
 
 
 def digest_of(checksum):

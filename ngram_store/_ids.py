@@ -8,7 +8,9 @@ import numpy as np
 from loaderx import _engine
 from loaderx.errors import ArgumentError, DtypeError, RecordIndexError
 
-__all__ = ["id_memory", "row_ids"]
+from ._arguments import array_of
+
+__all__ = ["apart", "id_memory", "row_ids"]
 
 _INT64 = np.dtype(np.int64)
 _UINT64 = np.dtype(np.uint64)
@@ -48,7 +50,9 @@ def _is_plain_tensor(ids, kind):
     torch = sys.modules.get("torch")
     if torch is None or kind is not torch.Tensor:
         return False
-    return ids.dtype is torch.int64 and ids.is_cpu and ids.layout is torch.strided and ids.is_contiguous()
+    if not (ids.dtype is torch.int64 and ids.is_cpu and ids.layout is torch.strided) or ids.is_nested:
+        return False
+    return ids.is_contiguous() and not ids.is_neg()
 
 
 def row_ids(ids, name="ids"):
@@ -73,18 +77,13 @@ def row_ids(ids, name="ids"):
     Raises
     ------
     DtypeError
-        `ids` are no integers.
+        `ids` are no integers, or have a mask.
     RecordIndexError
         An integer needs more than 64 bits.
     """
     if type(ids) is np.ndarray and ids.dtype is _INT64 and ids.flags.c_contiguous and ids.flags.aligned:
         return ids, ids.shape
-    try:
-        array = np.asarray(ids)
-    except ValueError as error:
-        raise ArgumentError(f"{name} must be integers in a shape without gaps: {error}") from None
-    except (TypeError, RuntimeError) as error:  # a tensor on another device, sparse, or of a dtype NumPy lacks
-        raise DtypeError(f"{name} must be integers that NumPy can see: {error}") from None
+    array = array_of(ids, name, "integers")
     kind = array.dtype.kind
     if kind == "i" or kind == "u":
         target = np.uint64 if kind == "u" and array.dtype.itemsize == 8 else np.int64
@@ -96,6 +95,27 @@ def row_ids(ids, name="ids"):
         _check_large(ids)
     hint = "; a mask is no list of rows: pass numpy.flatnonzero(mask)" if kind == "b" else ""
     raise DtypeError(f"{name} must be of an integer dtype, not {array.dtype}{hint}")
+
+
+def apart(out, size, name, where, used, what="out"):
+    """Refuse memory for results of which a part is read meanwhile.
+
+    Parameters
+    ----------
+    out, size : int
+        Address and bytes of the results.
+    name : str
+        What is read.
+    where, used : int
+        Its address and bytes.
+    what : str
+        What messages call the results.
+    """
+    if size and used and where < out + size and out < where + used:
+        shared = min(where + used, out + size) - max(where, out)
+        raise ArgumentError(
+            f"{what} must lie apart from {name} in memory, and they share {shared} bytes; pass a copy of {name}"
+        )
 
 
 def _check_large(ids):

@@ -4,11 +4,12 @@ import functools
 
 import numpy as np
 
-from loaderx._engine import address
+from loaderx import _engine
+from loaderx._buffers import dense
 from loaderx.dtypes import from_name, is_tensor
 from loaderx.errors import ArgumentError, DtypeError, StoreFormatError
 
-from ._arguments import count
+from ._arguments import array_of, count
 
 __all__ = [
     "KINDS",
@@ -79,7 +80,8 @@ class Kind:
         else:
             dim = count(dim, "dim", 1)
         if dim < 1 or -(-dim * column // 1) + tail != row_bytes:
-            raise ArgumentError(f"rows of {row_bytes} bytes are no {name} rows of {dim} columns")
+            hint = "; pack_quantized makes such rows of numbers, and QuantizedRows reads them" if tail else ""
+            raise ArgumentError(f"rows of {row_bytes} bytes are no {name} rows of {dim} columns{hint}")
         self.name, self.dim, self.result = name, dim, result or own
         self.spec = number | dim << _DIM_AT
         try:
@@ -115,19 +117,19 @@ class Kind:
         """Return what keeps weights alive, and their address; they are of the results' dtype."""
         if is_tensor(given):
             self._check_weights(str(given.dtype).removeprefix("torch."))
-            if not given.is_cpu or str(given.layout) != "torch.strided":
-                raise DtypeError(f"weights must be dense and on the CPU, not {given.layout} on {given.device}")
-            owner = given.detach().contiguous()
+            owner = dense(given, "weights").detach().resolve_neg().contiguous()
             where = owner.data_ptr()
         else:
+            array = array_of(given, "weights", "numbers")
             if isinstance(given, (list, tuple)):
-                array = np.asarray(given, from_name(self.result))
-            else:
-                array = np.asarray(given)
-                if array.dtype is not self.dtype:
-                    self._check_weights(array.dtype.name)
-            owner = array if array.flags.carray else np.require(array, array.dtype.newbyteorder("="), ("C", "A"))
-            where = address(owner)
+                if array.size and array.dtype.kind not in "iuf":
+                    raise DtypeError(f"weights must be numbers, got {array.dtype}")
+                array = _rounded(array, self.result)
+            elif array.dtype is not self.dtype:
+                self._check_weights(array.dtype.name)
+            plain = array.dtype.isnative and array.flags.carray
+            owner = array if plain else np.require(array, array.dtype.newbyteorder("="), ("C", "A"))
+            where = _engine.address(owner)
         if owner.shape != shape:
             raise ArgumentError(f"weights have the shape {tuple(owner.shape)}, and ids {tuple(shape)}")
         return owner, where if 0 not in shape else 0
@@ -135,6 +137,22 @@ class Kind:
     def _check_weights(self, name):
         if name != self.result:
             raise DtypeError(f"weights of {self.name} rows must be of {self.result}, not of {name}")
+
+
+def _rounded(numbers, result):
+    """Return numbers in the dtype of results as torch makes tensors of them, those of bfloat16 as their bits.
+
+    torch goes by way of float32, and needs no ``ml_dtypes``.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        if result in ("float32", "float64"):
+            return numbers.astype(result)
+        single = numbers.astype(np.float32)
+        if result == "float16":
+            return single.astype(result)
+    bits = single.view(np.uint32)
+    halves = ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    return np.where(np.isnan(single), np.uint16(0x7FC0), halves)
 
 
 @functools.lru_cache(maxsize=256)

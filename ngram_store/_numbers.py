@@ -1,15 +1,16 @@
 """Rows read as numbers: reduced in bags, or decoded."""
 
 import ctypes
-import operator
 import sys
 
 import numpy as np
 
 from loaderx import _engine
-from loaderx.errors import ArgumentError, BufferSizeError, DtypeError, RecordIndexError
+from loaderx._buffers import dense
+from loaderx.errors import ArgumentError, BufferSizeError, DtypeError, RecordIndexError, ZrecordError
 
-from ._ids import id_memory
+from ._arguments import padding_row
+from ._ids import apart, id_memory
 from ._kinds import bag_kind, float_kind
 
 __all__ = ["NumberRows", "target_of"]
@@ -53,12 +54,13 @@ class NumberRows:
             An empty bag is all zeros, whatever the mode.
         weights : array_like, shape of `ids`, optional
             Factors of the rows, for sums; of the rows' dtype, as in torch, and
-            float32 for quantised rows.
+            float32 for quantised rows. Lists are rounded to it as torch does.
         padding_idx : int, optional
             A row that is left out of all bags. Negative ones count from the end.
         out : ndarray, torch.Tensor on the CPU or other buffer, optional
             C-contiguous and writable: takes the results. Those of bfloat16 may
-            also go into uint16. After an error other than those about the
+            also go into uint16. It must not overlap `ids`, `offsets` or
+            `weights` in memory. After an error other than those about the
             arguments its content is undefined.
         accumulate : {"torch", "f64"}
             The arithmetic: that of torch's CPU kernels, bit for bit, or sums in
@@ -66,8 +68,10 @@ class NumberRows:
         dtype : str or dtype, optional
             What rows consist of: ``"fp32"``, ``"fp64"``, ``"fp16"``,
             ``"bf16"``, ``"int8"``, ``"uint8_rowwise"``, ``"int4_rowwise"``, or
-            NumPy's or torch's dtype of the first four. By default what the
-            table records (see `dtype`), and ``"fp32"`` if it records nothing.
+            NumPy's or torch's dtype of the first four. The last three have a
+            scale in each row; `pack_quantized` makes them of numbers. By
+            default what the table records (see `dtype`), and ``"fp32"`` if it
+            records nothing.
         include_last_offset : bool, optional
             Whether `offsets` has one more element, the number of ids. By
             default that is so if `out` has a row less than `offsets` has
@@ -138,15 +142,18 @@ class NumberRows:
             where, size = _engine.address(out), out.nbytes
         else:
             where, size, owner = target_of(out, kind, (bags,))
+            apart(where, size, "ids", first[1], 8 * n)
+            apart(where, size, "offsets", bounds, 8 * first[4])
         factors = padding = 0
         if weights is not None:
             if mode != "sum":
                 raise ArgumentError(f"weights go with mode 'sum' only, not with {mode!r}")
             weights, factors = kind.weights(weights, shape)
+            apart(where, size, "weights", factors, weights.nbytes)
             if kind.half:
                 spec |= _HALF_WEIGHTS
         if padding_idx is not None:
-            padding = _padding(padding_idx, self._described()["rows"])
+            padding = padding_row(padding_idx, self._described()["rows"])
             spec |= _PADDING
         # What the addresses are of stays alive until the end of the call: by the names here.
         rest = where, size, factors, spec, padding
@@ -155,9 +162,9 @@ class NumberRows:
             bag = _engine.lib.RowsBag
             done = bag(*first, 0, *rest)
             while done <= n:
-                done = bag(*first, _engine.check(done), *rest)
+                done = bag(*first, self._result(_engine.check, done), *rest)
         if done == n + 2:
-            _engine.run(_engine.lib.RowsBagAll, *first, *rest, keep=(ids, offsets, weights, owner))
+            self._result(_engine.run, _engine.lib.RowsBagAll, *first, *rest, keep=(ids, offsets, weights, owner))
         return out
 
     def gather_floats(self, ids, dtype=None, out=None, dim=None):
@@ -171,7 +178,7 @@ class NumberRows:
             What rows consist of, as for `embedding_bag`. Numbers of 64 bits are
             rounded, all others are exact.
         out : ndarray or torch.Tensor on the CPU, shape (*ids.shape, dim), optional
-            C-contiguous, writable, of float32.
+            C-contiguous, writable, of float32, and apart from `ids` in memory.
 
         Returns
         -------
@@ -191,6 +198,7 @@ class NumberRows:
             where, size = _engine.address(out), out.nbytes
         else:
             where, size, owner = target_of(out, kind, tuple(shape))
+            apart(where, size, "ids", address, 8 * n)
         if where & 3:
             raise ArgumentError("out is not aligned to 4 bytes")
         rest = where, size // 4, kind.spec | (_UNSIGNED if unsigned else 0)
@@ -198,17 +206,17 @@ class NumberRows:
             gather = _engine.lib.RowsFloats
             done = gather(number, address, n, 0, *rest)
             while done < n:
-                done = gather(number, address, n, _engine.check(done), *rest)
+                done = gather(number, address, n, self._result(_engine.check, done), *rest)
         else:
-            _engine.run(_engine.lib.RowsFloatsAll, number, address, n, *rest, keep=(ids, owner))
+            self._result(_engine.run, _engine.lib.RowsFloatsAll, number, address, n, *rest, keep=(ids, owner))
         return out
 
 
 def _kind(make, *args):
     try:
         return make(*args)
-    except TypeError as error:
-        if isinstance(error, DtypeError):
+    except (TypeError, ValueError) as error:  # what has no hash
+        if isinstance(error, ZrecordError):
             raise
         raise DtypeError(f"dtype, mode and accumulate must be names, and dim an int: {error}") from None
 
@@ -238,20 +246,8 @@ def _one_less(out, kind, offsets):
     """Whether memory for results has room for one bag less than there are offsets."""
     try:
         return out.nbytes == (offsets - 1) * kind.row_bytes
-    except AttributeError:
+    except (AttributeError, RuntimeError):  # a sparse tensor has no one size
         return isinstance(out, bytearray) and len(out) == (offsets - 1) * kind.row_bytes
-
-
-def _padding(index, rows):
-    try:
-        if isinstance(index, (bool, np.bool_)):
-            raise TypeError
-        number = operator.index(index)
-    except TypeError:
-        raise DtypeError(f"padding_idx must be an int, got {type(index).__name__}") from None
-    if not -rows <= number < rows:
-        raise ArgumentError(f"padding_idx must be in [{-rows}, {rows}), got {number}")
-    return number % rows
 
 
 def target_of(out, kind, rows):
@@ -268,10 +264,14 @@ def target_of(out, kind, rows):
         and out.dtype is getattr(torch, kind.result)
         and out.is_cpu
         and out.layout is torch.strided
+        and not out.is_nested
         and out.shape == (*rows, kind.dim)
         and out.is_contiguous()
+        and not out.is_neg()
     ):
         return out.data_ptr(), out.nbytes, out
+    if torch is not None and isinstance(out, torch.Tensor):
+        dense(out, "out")
     kind.check_out(out, rows)
     where, size, owner = _engine.pin(out, writable=True)
     needed = kind.row_bytes

@@ -6,8 +6,11 @@ import sys
 import numpy as np
 
 from loaderx import _engine
+from loaderx._buffers import dense, masked
 from loaderx._records import release_pages
 from loaderx.errors import ArgumentError, DtypeError
+
+from ._arguments import instead
 
 __all__ = ["FloatFile", "Matrix"]
 
@@ -73,14 +76,13 @@ class Matrix:
         torch = sys.modules.get("torch")
         self._tensor = torch is not None and isinstance(source, torch.Tensor)
         if self._tensor:
-            if source.device.type != "cpu" or source.layout != torch.strided:
-                raise DtypeError(f"matrix must be dense and on the CPU, got {source.layout} on {source.device}")
-            floats, source = source.dtype.is_floating_point, source.detach()
+            source = dense(source, "matrix").detach()
+            floats = source.dtype.is_floating_point
         elif isinstance(source, (list, tuple)) or not hasattr(source, "shape") or not hasattr(source, "dtype"):
-            raise DtypeError(f"matrix must be an array or a tensor, got {type(source).__name__}")
+            raise DtypeError(f"matrix must be an array or a tensor, got {type(source).__name__}{instead(source)}")
         else:
             if np.ma.isMaskedArray(source):
-                raise DtypeError("a table has no place for the mask of a masked array; use .filled()")
+                raise masked("matrix")
             # bfloat16 and its like are of no kind of NumPy's own.
             floats = source.dtype.kind == "f" or (source.dtype.kind == "V" and source.dtype.names is None)
         if not floats:
@@ -97,7 +99,7 @@ class Matrix:
         for start in range(0, self.rows, self._step):
             part = source[start : start + self._step]
             if self._tensor:
-                part = part.float().contiguous().numpy()
+                part = part.resolve_neg().float().contiguous().numpy()
             with np.errstate(over="ignore"):  # too large for float32, so infinite
                 yield np.ascontiguousarray(part, "<f4")
             if isinstance(source, np.memmap) and part.flags.c_contiguous:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from loaderx._buffers import dense
 from loaderx.errors import ArgumentError, DtypeError, RecordIndexError
 
 from ._ids import row_ids
@@ -75,6 +76,7 @@ def _check_weights(table, weights):
         raise DtypeError(f"per_sample_weights are on {weights.device}, and bags are reduced on the CPU")
     if weights.dtype != table.dtype:
         raise DtypeError(f"per_sample_weights are of {weights.dtype}, and the rows of {table.dtype}")
+    dense(weights, "per_sample_weights")
 
 
 def _checked(table, array, bounds, include_last_offset):

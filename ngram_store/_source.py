@@ -5,20 +5,24 @@ import itertools
 import math
 import os
 import sys
-import tempfile
+from collections.abc import Mapping
 
 import numpy as np
 
 from loaderx import _engine
+from loaderx._buffers import dense, masked
 from loaderx._records import release_pages
+from loaderx._terminal import NPY
+from loaderx.dtypes import is_tensor
 from loaderx.errors import ArgumentError, DtypeError, ZrecordError
 
+from ._arguments import instead
 from ._kinds import kind_of_dtype
+from ._spool import Spool
 
 __all__ = ["Chunks", "File", "Memory", "source_of"]
 
 _SLICE_BYTES = 16 << 20
-_SMALL_BYTES = 1 << 20
 
 
 def source_of(source):
@@ -34,7 +38,7 @@ def source_of(source):
     if isinstance(source, io.IOBase):
         raise DtypeError(f"source is an open file ({source!r}); pass its path, or its bytes")
     if np.ma.isMaskedArray(source):
-        raise DtypeError("a table has no place for the mask of a masked array; use .filled()")
+        raise masked("source")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(source, torch.Tensor):
         return _of_tensor(source)
@@ -51,12 +55,29 @@ def source_of(source):
     if hasattr(source, "shape") and hasattr(source, "dtype") and len(source.shape):
         return Chunks(_slices(source), _Layout.of(source))  # a data set, zarr, h5py
     try:
+        if isinstance(source, Mapping) or (isinstance(source, (list, tuple)) and not _has_chunks(source)):
+            raise TypeError  # it can be iterated over, but not by chunks
         return Chunks(iter(source), _Layout())
     except TypeError:
         kind = f"{type(source).__module__}.{type(source).__qualname__}"
+        if isinstance(source, (list, tuple)) and source:
+            kind = f"a {type(source).__name__} that begins with a {type(source[0]).__name__}"
         raise DtypeError(
             f"source must be a path, a buffer, an array, a tensor on the CPU or an iterable of row chunks, got {kind}"
+            f"{instead(source)}"
         ) from None
+
+
+def _has_chunks(source):
+    """Whether a list begins with something that has bytes, or with nothing."""
+    if not source:
+        return True
+    first = source[0]
+    try:
+        memoryview(first)
+    except (TypeError, ValueError, BufferError):
+        return hasattr(first, "dtype")
+    return True
 
 
 def _of_array(array):
@@ -69,9 +90,7 @@ def _of_array(array):
 
 
 def _of_tensor(tensor):
-    if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided":
-        raise DtypeError(f"source must be a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    tensor = dense(tensor, "source").detach().resolve_conj().resolve_neg()
     layout = _Layout(tensor.element_size(), tuple(tensor.shape), tensor.dtype)
     if tensor.ndim and not tensor.is_contiguous():
         step = _slice_rows(layout)
@@ -232,8 +251,10 @@ class Chunks:
         """Return the width of a row; it may be that of the first chunk."""
         if not self._counted:
             self._first = list(itertools.islice(self._chunks, 1))
-            if self._first and hasattr(self._first[0], "shape"):
-                first = self._first[0]
+            first = self._first[0] if self._first else b""
+            if is_tensor(first):
+                dense(first, "chunk 0")
+            if hasattr(first, "shape") and hasattr(first, "dtype"):
                 size = first.element_size() if hasattr(first, "element_size") else np.dtype(first.dtype).itemsize
                 self.layout = _Layout(size, tuple(first.shape), first.dtype)
         width = self.layout.row_bytes(given, "the source" if self._counted else "chunk 0")
@@ -249,11 +270,9 @@ class Chunks:
             self._write(packing, packing.write)
             packing.flush()
         else:
-            with tempfile.TemporaryFile(dir=packing.folder) as spool:
+            with Spool(packing.folder) as spool:
                 self._write(packing, spool.write)
-                spool.flush()
-                size = spool.tell()
-                Memory(np.memmap(spool, np.uint8, "r", shape=(size,)) if size else b"").write(packing, order)
+                Memory(spool.mapped()).write(packing, order)
 
     def _write(self, packing, write):
         for number, chunk in enumerate(_chain(self._first, self._chunks)):
@@ -278,7 +297,7 @@ class Chunks:
 
 #: How files begin that hold more than rows.
 _FORMATS = {
-    b"\x93NUMPY": "a .npy file: pass numpy.load(path, mmap_mode='r')",
+    NPY: "a .npy file: pass numpy.load(path, mmap_mode='r')",
     b"PK\x03\x04": "a zip archive (.npz, .pt): load it and pass the array",
     b"MEFTNAT1": "a table already",
 }
@@ -304,16 +323,18 @@ def _chain(first, rest):
 def _flat(chunk):
     """Return the bytes of a chunk as an array of uint8."""
     if np.ma.isMaskedArray(chunk):
-        raise DtypeError("a table has no place for the mask of a masked array; use .filled()")
+        raise masked("a chunk")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(chunk, torch.Tensor):
         if chunk.is_quantized:
             raise DtypeError("a quantized tensor's scale has no place in a table; pass its dequantize() or int_repr()")
-        if not chunk.is_cpu:
-            raise DtypeError(f"a tensor must be on the CPU, not on {chunk.device}")
         # Not every dtype of torch's is one of NumPy's.
-        return chunk.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8).numpy()
+        chunk = dense(chunk, "a chunk").detach().resolve_conj().resolve_neg().contiguous()
+        return chunk.flatten().view(torch.uint8).numpy()
     if isinstance(chunk, np.ndarray) or hasattr(chunk, "__dlpack__"):
         chunk = np.ascontiguousarray(chunk)
+    elif isinstance(chunk, (list, tuple, Mapping)):
+        kind = f"{type(chunk).__module__}.{type(chunk).__qualname__}"
+        raise DtypeError(f"expected an array or a buffer of whole rows, got {kind}{instead(chunk)}")
     owner = _engine.pin(chunk)[2]
     return owner.reshape(-1).view(np.uint8)

@@ -70,13 +70,24 @@ class OpenTable:
         if self._closed:  # by another thread, meanwhile
             handle.close()
 
+    def _result(self, call, *args, **options):
+        """Return what a call of the engine returns; if the table was closed meanwhile, say that."""
+        try:
+            return call(*args, **options)
+        except ClosedError:
+            self._check_open()
+            raise
+
+    def _check_open(self):
+        if self._closed:
+            raise ClosedError(f"the table {self._where} was closed") from None
+
     def _id(self):
         """Return the engine's number of the table."""
         handle = self._handle
         if handle is None:  # it was unpickled
             with self._lock():
-                if self._closed:
-                    raise ClosedError(f"the table {self._where} was closed")
+                self._check_open()
                 if self._handle is None:
                     self._open()
                 handle = self._handle

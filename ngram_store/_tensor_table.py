@@ -18,6 +18,7 @@ from loaderx.errors import (
     StoreFormatError,
 )
 
+from ._arguments import array_of
 from ._identity import check_sha256, identity
 from ._ids import row_ids
 from ._kinds import dtype_of_kind, kind_of_dtype
@@ -282,7 +283,10 @@ def integers(ids, what="ids"):
         raise DtypeError(f"{what} are on {ids.device}, and a mapped table is read by the CPU: pass .cpu()")
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
         raise DtypeError(f"{what} must be of an integer dtype, not {ids.dtype}")
-    return ids.numpy()
+    try:
+        return ids.numpy()
+    except (TypeError, RuntimeError):  # not yet computed, or nothing that NumPy could see
+        return array_of(ids, what, "integers")
 
 
 def readable(ids, what="ids"):

@@ -1,5 +1,7 @@
 """The weights that a table can stand in for."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
@@ -14,7 +16,7 @@ def weight_of(module, kind):
     """Return the weight of a module whose forward is a look-up in it, and nothing else."""
     what = f"{type(module).__module__}.{type(module).__qualname__}"
     if not isinstance(module, kind):
-        raise DtypeError(f"expected a torch.nn.{kind.__name__}, got {what}")
+        raise DtypeError(f"expected a torch.nn.{kind.__name__}, got {what}{_instead(module, kind)}")
     if type(module).forward is not kind.forward or "forward" in vars(module):
         raise UnsupportedError(f"{what} has a forward of its own, which a table does not reproduce")
     if module._forward_hooks or module._forward_pre_hooks:
@@ -41,6 +43,15 @@ def weight_of(module, kind):
             f"the weight has the shape {tuple(weight.shape)}, and must have rows of at least one element"
         )
     return weight.detach()
+
+
+def _instead(given, kind):
+    """Return what a message says about rows that are no module."""
+    if isinstance(given, Mapping):
+        return f"; load a state_dict into a module, or pass one of its tensors to {kind.__name__}.from_pretrained"
+    if isinstance(given, (list, tuple, torch.Tensor)) or hasattr(given, "__array__"):
+        return f"; rows alone become one by {kind.__name__}.from_pretrained(tensor)"
+    return ""
 
 
 def bag_weight_of(module):

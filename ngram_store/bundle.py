@@ -122,7 +122,9 @@ def read_bundle(path):
         what = f"the directory {folder} has no {META_FILE}" if os.path.isdir(folder) else f"{folder} does not exist"
         raise StoreNotFoundError(f"there is no bundle: {what}") from None
     except NotADirectoryError:
-        raise StoreFormatError(f"{folder} is a file, and a bundle is a directory") from None
+        raise StoreFormatError(
+            f"{folder} is a file, and a bundle is a directory that an exporter or pack_quantized made"
+        ) from None
     except OSError as error:
         raise _engine.system_error(error, f"read the bundle {folder}") from None
     try:
@@ -198,6 +200,7 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
     target = os.path.realpath(os.fsdecode(path))
     _check_place(target, overwrite)
     parent, name = os.path.split(target)
+    process = os.getpid()
     made, temporary, lock = [], os.path.join(parent, f".{name[:50]}.bundle-{secrets.token_hex(4)}.tmp"), -1
     try:
         _make_parents(parent, made)
@@ -221,6 +224,8 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
         for named in (target, *made):
             _sync(os.path.dirname(named))
     except BaseException as error:
+        if os.getpid() != process:  # a child of what made the rows, and the files are not its own
+            raise
         shutil.rmtree(temporary, ignore_errors=True)
         for directory in made:
             with contextlib.suppress(OSError):  # someone else uses it by now

@@ -1,14 +1,13 @@
 """A table in place of ``nn.EmbeddingBag``."""
 
 import json
-import operator
 
 import torch
 
-from loaderx.errors import ArgumentError, DtypeError, PaddingIndexError, StoreFormatError, UnsupportedError
+from loaderx.errors import ArgumentError, StoreFormatError, UnsupportedError
 
 from . import _ops
-from ._arguments import count
+from ._arguments import count, one_of, padding_row
 from ._module import MappedModule, eager, tensor
 from ._reduce import reduce_bags
 from .bundle import read_bundle
@@ -102,7 +101,7 @@ class MappedEmbeddingBag(MappedModule):
             ("unique_method", unique_method, _METHODS),
             ("accumulate", accumulate, _ACCUMULATE),
         ):
-            _one_of(name, value, known)
+            one_of(name, value, known)
         plan = {
             "chunk_rows": count(chunk_rows, "chunk_rows", 1),
             "unique_method": unique_method,
@@ -175,9 +174,8 @@ class MappedEmbeddingBag(MappedModule):
         if weights is not None:
             tensor(weights, "per_sample_weights")
             if ids.is_nested != weights.is_nested or ids.size() != weights.size():
-                raise ArgumentError(
-                    f"per_sample_weights have the shape {tuple(weights.shape)}, and the ids {tuple(ids.shape)}"
-                )
+                shapes = ["gaps" if given.is_nested else tuple(given.shape) for given in (weights, ids)]
+                raise ArgumentError(f"per_sample_weights have the shape {shapes[0]}, and the ids {shapes[1]}")
             if self.mode != "sum":
                 raise UnsupportedError(f"per_sample_weights go with the mode 'sum' only, and it is {self.mode!r}")
             if weights.requires_grad and torch.is_grad_enabled():
@@ -212,9 +210,9 @@ class MappedEmbeddingBag(MappedModule):
 
     def __setattr__(self, name, value):
         if name == "mode":
-            _one_of(name, value, _MODES)
+            one_of(name, value, _MODES)
         elif name == "strategy":
-            _one_of(name, value, _STRATEGIES)
+            one_of(name, value, _STRATEGIES)
         elif name == "padding_idx":
             value = _padding(value, self.num_embeddings)
         super().__setattr__(name, value)
@@ -245,18 +243,7 @@ def open_embedding_bag(path, **options):
     return MappedEmbeddingBag(path, **{**members, **options})
 
 
-def _one_of(name, value, known):
-    if value not in known:
-        raise ArgumentError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
-
-
 def _padding(index, rows):
     if index is None:
         return None
-    try:
-        number = operator.index(index)
-    except TypeError:
-        raise DtypeError(f"padding_idx must be an int, got {type(index).__name__}") from None
-    if not -rows <= number < rows:
-        raise PaddingIndexError(f"padding_idx must be in {-rows}..{rows - 1}, got {number}")
-    return number % rows
+    return padding_row(int(index) if isinstance(index, bool) else index, rows)  # True is 1 for torch

@@ -9,6 +9,7 @@ from torch import nn
 
 from loaderx.errors import ArgumentError, DtypeError
 
+from ._arguments import flag, one_of
 from ._weight import bag_weight_of, dtype_name, weight_of
 from .bundle import TABLE_FILES, Bundle, write_bundle
 from .reference import write_rows
@@ -144,6 +145,8 @@ def export_multihead(
         Rows of each head; by default what `offsets` leave between them, and
         the last head gets the rest.
     """
+    if not isinstance(module, nn.Module):
+        weight_of(module, nn.Embedding)  # says what to pass
     if head_sizes is None:
         offsets = _offsets(module)
         if offsets is None:
@@ -205,13 +208,16 @@ def _inner(module):
 
 def _offsets(module):
     offsets = getattr(module, "offsets", None)
-    return None if offsets is None else torch.as_tensor(offsets).tolist()
+    try:
+        return None if offsets is None else torch.as_tensor(offsets).tolist()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DtypeError(f"the module's offsets must be integers, got {type(offsets).__name__}: {error}") from None
 
 
 def _sizes(head_sizes, rows):
     try:
         sizes = [operator.index(size) for size in head_sizes]
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):
         raise DtypeError(f"head_sizes must be integers, got {head_sizes!r}") from None
     if not sizes or min(sizes) < 1:
         raise ArgumentError(f"head_sizes must be one or more, each at least 1, got {sizes}")
@@ -224,8 +230,11 @@ class _How:
     """How a table is written."""
 
     def __init__(self, backend, deduplicate, predictor, max_block_bytes, codec, block_rows, level, threads):
-        if backend not in TABLE_FILES:
-            raise ArgumentError(f"backend must be one of {sorted(TABLE_FILES)}, got {backend!r}")
+        one_of("backend", backend, sorted(TABLE_FILES))
+        deduplicate = flag("deduplicate", deduplicate)
+        for name, value in (("predictor", predictor), ("codec", codec)):
+            if value is not None and not isinstance(value, str):
+                raise DtypeError(f"{name} must be a str or None, got {type(value).__name__}")
         if backend == "python" and (deduplicate or predictor or codec not in (None, "raw")):
             raise ArgumentError("the backend 'python' stores rows as they are: no deduplicate, predictor or codec")
         self._backend = backend

@@ -12,7 +12,7 @@ from loaderx.errors import (
 
 from ._arguments import cache_args, count
 from ._identity import check_sha256, identity
-from ._ids import id_memory
+from ._ids import apart, id_memory
 from ._kinds import float_kind, kind_number
 from ._numbers import target_of
 from ._plain import PlainRows
@@ -81,7 +81,10 @@ class QuantizedRows:
 
     def _begin(self, bundle, options):
         if bundle.kind != "quantized":
-            raise StoreFormatError(f"{bundle.path} is a bundle of kind {bundle.kind!r}, not of quantised rows")
+            raise StoreFormatError(
+                f"{bundle.path} is a bundle of kind {bundle.kind!r}, not of quantised rows; "
+                "pack_quantized makes one of numbers"
+            )
         if bundle.backend not in ("native", "python"):
             raise StoreFormatError(f"{bundle.path} has a table for the backend {bundle.backend!r}, which is unknown")
         self._bundle, self._options = bundle, options
@@ -146,8 +149,9 @@ class QuantizedRows:
         ids : array_like of int, any shape
             As for `gather`.
         output : ndarray or torch.Tensor on the CPU of float32, shape (*ids.shape, dim)
-            C-contiguous and writable. After an error other than those about the
-            arguments its content is undefined.
+            C-contiguous, writable, and apart from the other two in memory. After
+            an error other than those about the arguments its content is
+            undefined.
         encoded_scratch : buffer, optional
             C-contiguous and writable, of ``ids.size * width`` bytes or more,
             whatever its shape and dtype: takes the encoded rows first. Without
@@ -164,11 +168,14 @@ class QuantizedRows:
             return
         where, n, unsigned, shape, ids = id_memory(ids)
         kind = float_kind(self._kind, self._dim, self._width, None)
-        target, _size, output = target_of(output, kind, tuple(shape))
+        target, size, output = target_of(output, kind, tuple(shape))
         scratch, room, owner = _engine.pin(encoded_scratch, writable=True)
         used = n * self._width
         if room < used:
             raise BufferSizeError(f"{n} encoded rows of {self._width} bytes need {used}, encoded_scratch has {room}")
+        for name, memory in (("ids", (where, 8 * n)), ("encoded_scratch", (scratch, used))):
+            apart(target, size, name, *memory)
+        apart(scratch, used, "ids", where, 8 * n, "encoded_scratch")
         rows._fill(rows._id(), where, n, unsigned, scratch, used, (ids, owner))
         number, step = kind_number(self._kind), max(_DECODED_AT_ONCE // self._dim, 1)
         for start in range(0, n, step):

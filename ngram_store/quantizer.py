@@ -133,11 +133,11 @@ def _pack(
     threads=None,
     overwrite=False,
 ):
-    if kind not in QUANTIZED:
+    if not isinstance(kind, str) or kind not in QUANTIZED:
         raise (ArgumentError if isinstance(kind, str) else DtypeError)(
             f"kind must be one of {list(QUANTIZED)}, got {kind!r}"
         )
-    if native is not True and native is not False and native != "auto":
+    if not isinstance(native, bool) and not (isinstance(native, str) and native == "auto"):
         raise ArgumentError(f"native must be 'auto', True or False, got {native!r}")
     pack_options = {
         "max_block_bytes": max_block_bytes,

@@ -13,6 +13,7 @@ from loaderx import _engine
 from loaderx.errors import BufferSizeError, ClosedError, CorruptRecordError, RecordIndexError
 
 from ._ids import row_ids
+from ._spool import write_whole
 
 __all__ = ["PythonRows", "write_rows"]
 
@@ -88,10 +89,10 @@ class PythonRows:
 def write_rows(path, chunks):
     """Write chunks of rows, arrays of uint8, to a file, durably, and return its size and its SHA-256."""
     state, size = hashlib.sha256(), 0
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         for chunk in chunks:
             state.update(chunk)
-            size += file.write(chunk)
-        file.flush()
+            write_whole(file.fileno(), chunk)
+            size += memoryview(chunk).nbytes
         os.fsync(file.fileno())
     return size, state.hexdigest()

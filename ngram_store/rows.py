@@ -14,7 +14,7 @@ from loaderx.errors import (
 )
 
 from ._arguments import POLICIES, cache_args, digest_of
-from ._ids import id_memory
+from ._ids import apart, id_memory
 from ._kinds import element
 from ._numbers import NumberRows
 from ._table import OpenTable
@@ -177,15 +177,16 @@ class NativeRows(NumberRows, OpenTable):
             As for `gather`.
         out : ndarray, torch.Tensor on the CPU, memoryview or other buffer
             C-contiguous, writable, and of exactly ``ids.size * row_bytes``
-            bytes, whatever its shape and dtype. After an error other than
-            those about the arguments its content is undefined.
+            bytes, whatever its shape and dtype, and apart from `ids` in
+            memory. After an error other than those about the arguments its
+            content is undefined.
 
         Raises
         ------
         BufferSizeError
             `out` has another size.
         ArgumentError
-            `out` is not C-contiguous, or is read-only.
+            `out` is not C-contiguous, is read-only, or overlaps `ids`.
 
         Notes
         -----
@@ -202,15 +203,17 @@ class NativeRows(NumberRows, OpenTable):
             raise BufferSizeError(
                 f"{n} rows of {self._row_bytes} bytes are {n * self._row_bytes} bytes, and out has {size}"
             )
+        apart(address, size, "ids", where, 8 * n)
         self._fill(number, where, n, unsigned, address, size, (ids, out))
 
     def _fill(self, number, ids, n, unsigned, address, size, keep):
         if n <= self._short:
             done = _engine.lib.RowsGather(number, ids, n, unsigned, 0, address, size)
             while done < n:
-                done = _engine.lib.RowsGather(number, ids, n, unsigned, _engine.check(done), address, size)
+                start = self._result(_engine.check, done)
+                done = _engine.lib.RowsGather(number, ids, n, unsigned, start, address, size)
         else:
-            _engine.run(_engine.lib.RowsGatherAll, number, ids, n, unsigned, address, size, keep=keep)
+            self._result(_engine.run, _engine.lib.RowsGatherAll, number, ids, n, unsigned, address, size, keep=keep)
 
     def prefetch(self, ids):
         """Have the system read rows into its page cache, in the background.
@@ -227,7 +230,7 @@ class NativeRows(NumberRows, OpenTable):
         """
         number = self._id()
         where, n, unsigned, _shape, ids = id_memory(ids)
-        _engine.check(_engine.lib.RowsPrefetch(number, where, n, unsigned))
+        self._result(_engine.check, _engine.lib.RowsPrefetch(number, where, n, unsigned))
 
     def stats(self):
         """Return counts of what this object did in this process.
@@ -246,7 +249,7 @@ class NativeRows(NumberRows, OpenTable):
         -----
         Rows of raw blocks are neither hits nor misses.
         """
-        return json.loads(_engine.text(_engine.lib.RowsStats, self._id()))
+        return json.loads(self._result(_engine.text, _engine.lib.RowsStats, self._id()))
 
     @property
     def last_compressed_bytes(self):
@@ -271,8 +274,8 @@ class NativeRows(NumberRows, OpenTable):
         -----
         Waits for queries that are running in other threads.
         """
-        cache = cache_args(cache_bytes, cache_policy or self._options["cache"][1])
-        _engine.check(_engine.lib.RowsSetCache(self._id(), cache[0], POLICIES[cache[1]]))
+        cache = cache_args(cache_bytes, self._options["cache"][1] if cache_policy is None else cache_policy)
+        self._result(_engine.check, _engine.lib.RowsSetCache(self._id(), cache[0], POLICIES[cache[1]]))
         self._options["cache"] = cache
 
     def verify(self):
@@ -291,7 +294,7 @@ class NativeRows(NumberRows, OpenTable):
         seen.
         """
         with Watch("verifying", "B") as watch:
-            watch.run(_engine.lib.RowsVerify, self._id())
+            self._result(watch.run, _engine.lib.RowsVerify, self._id())
             return sorted(BadBlock(found["index"], found["text"]) for found in watch.findings)
 
     def _check(self):
@@ -305,5 +308,5 @@ class NativeRows(NumberRows, OpenTable):
         """Return the SHA-256 of the whole file in hexadecimal digits, as ``sha256sum`` prints it."""
         out = np.zeros(32, np.uint8)
         with Watch("reading", "B") as watch:
-            watch.run(_engine.lib.RowsChecksum, self._id(), _engine.address(out))
+            self._result(watch.run, _engine.lib.RowsChecksum, self._id(), _engine.address(out))
         return out.tobytes().hex()

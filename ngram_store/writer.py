@@ -1,7 +1,6 @@
 """Writing row tables: rows of one width, compressed in blocks, in one file."""
 
 import json
-import operator
 import os
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from loaderx._progress import Progress
 from loaderx._watch import Watch
 from loaderx.errors import ArgumentError, DtypeError
 
+from ._arguments import array_of, count, flag
 from ._kinds import kind_name
 from ._source import source_of
 
@@ -224,9 +224,9 @@ def pack_native(
         "level": _int("level", level, 0),
         "predictor": "none" if predictor is None else _name("predictor", predictor),
         "version": _int("version", version, 0),
-        "deduplicate": bool(deduplicate),
+        "deduplicate": flag("deduplicate", deduplicate),
         "threads": min(_int("threads", threads, 0), 1 << 20),
-        "sha256": bool(sha256),
+        "sha256": flag("sha256", sha256),
     }
     if row_bytes is not None:
         row_bytes = _int("row_bytes", row_bytes)
@@ -326,15 +326,7 @@ def _target(path):
 
 def _int(name, value, none=None):
     """Return a positive integer; None is allowed if it stands for a number."""
-    if value is None and none is not None:
-        return none
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise DtypeError(f"{name} must be an int, got {type(value).__name__}") from None
-    if not 1 <= number < 1 << 63:
-        raise ArgumentError(f"{name} must be at least 1{'' if number < 1 else ' and fit into 63 bits'}, got {number}")
-    return number
+    return none if value is None and none is not None else count(value, name, 1, bits=63)
 
 
 def _name(name, value):
@@ -345,10 +337,7 @@ def _name(name, value):
 
 def _order(row_order):
     """Return an order of rows as a C-contiguous array of int64."""
-    try:
-        order = np.asarray(row_order)
-    except ValueError as error:
-        raise ArgumentError(f"row_order must be a list of integers: {error}") from None
+    order = array_of(row_order, "row_order", "integers")
     if order.ndim != 1:
         raise ArgumentError(f"row_order must have one dimension, got shape {order.shape}")
     if order.dtype.kind not in "iu" and order.size:

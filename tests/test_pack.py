@@ -216,7 +216,12 @@ BAD = [
     (Plain(), {"row_bytes": 4}, DtypeError, "Plain"),
     ([b"x" * 8, b"x" * 7], {"row_bytes": 4}, ArgumentError, "chunk 1 has 7 bytes, which are not whole rows of 4"),
     ([b"x" * 8, "text"], {"row_bytes": 4}, DtypeError, "chunk 1: expected an array or a buffer, got builtins.str"),
-    ([[1, 2], [3, 4]], {"row_bytes": 4}, DtypeError, "chunk 0: expected an array or a buffer, got builtins.list"),
+    (
+        [[1, 2], [3, 4]],
+        {"row_bytes": 4},
+        DtypeError,
+        "a list that begins with a list; pass numpy.asarray",
+    ),
     ([b"x" * 4, np.array([{}])], {"row_bytes": 4}, DtypeError, "chunk 1: dtype object"),
     (b"x" * 12, {"row_bytes": 4, "block_rows": 0}, ArgumentError, "block_rows must be at least 1, got 0"),
     (b"x" * 12, {"row_bytes": 4, "block_rows": None}, DtypeError, "block_rows must be an int"),

@@ -189,6 +189,8 @@ def test_rows_that_can_not_be_of_a_kind_are_refused(tmp_path):
         for name in ("fp32", "fp16", "bf16", "fp64", "uint8_rowwise"):
             with pytest.raises(errors.ArgumentError, match="rows of 7 bytes"):
                 rows.embedding_bag([[1]], dtype=name)
+        with pytest.raises(errors.ArgumentError, match="pack_quantized"):
+            rows.embedding_bag([[1]], dtype="uint8_rowwise")
         assert rows.embedding_bag([[1]], dtype="int8").shape == (1, 3)
 
 
