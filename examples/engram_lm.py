@@ -39,7 +39,7 @@ from ngram_store import MappedMultiHeadEmbedding, export_demo_embedding
 SOURCES = ("python", "numpy", "torch")
 PAD, UNKNOWN = 0, 1
 WORDS = 3000  # that the model knows; the rest are UNKNOWN
-DIM, LAYERS, HEADS, CONTEXT, BATCH, TEST = 96, 2, 4, 64, 24, 20_000
+DIM, LAYERS, HEADS, CONTEXT, BATCH, TEST = 96, 2, 4, 64, 16, 20_000
 ORDERS, TABLES, WIDTH = (2, 3), 4, 32  # words of an n-gram; heads for each order, and columns of their rows
 START = "\n Returns \n - - - - - - - \n"  # what it goes on with
 
@@ -250,10 +250,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="where models are kept (default: a temporary directory)")
     parser.add_argument("--texts", type=int, default=1000, help="of each source (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=1 << 16, help="of the table of a head (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=200, help="of training (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=150, help="of training (default: %(default)s)")
     parser.add_argument("--serve", choices=("resident", "mapped"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     if options.serve:
         serve(options.data, options.serve)
         return

@@ -7,7 +7,7 @@ from ngram_store import MappedEmbedding, replace_embeddings
 from tests.mapped import assert_same_bits
 
 
-@pytest.fixture(params=["Llama", "Qwen2"])
+@pytest.fixture(params=["Llama", "Qwen2", "Qwen3"])
 def language_model(request):
     """Return a maker of small language models of one family, whose weights are random."""
     import transformers
