@@ -56,7 +56,7 @@ ROUNDED = """
     for name, whole in (("bfloat16", np.int16), ("float16", np.int16), ("float32", np.int32), ("float64", np.int64)):
         for listed in (given, [given, given[::-1]], [7, -(1 << 60)], [], [np.float32(0.3), 2]):
             want = torch.tensor(np.array(listed).tolist(), dtype=getattr(torch, name))
-            kind = Kind(name, 4, 4 * want.element_size())
+            kind = Kind(name, 4, 4 * want.element_size(), None)
             owner, where = kind.weights(listed, tuple(want.shape))
             bits = want.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[want.element_size()]).numpy()
             np.testing.assert_array_equal(owner.view(whole), bits, err_msg=f"{name} {listed}")
