@@ -209,9 +209,10 @@ func (q *query) copyPortion(l *lane, from, to int) error {
 	return nil
 }
 
-// streamBytes is from which size on a result is written past the caches: who
-// reads it then would not find much of it there anyway.
-const streamBytes = 16 << 20
+// streamBytes is from which size on a result is written past the caches: there,
+// a processor's own cache does not hold it, and to read memory only in order to
+// overwrite it takes longer than it takes who reads the result to fetch it.
+const streamBytes = 1 << 20
 
 // streamed reports whether the query's rows are written so. Those that it
 // locates for itself are read at once.
