@@ -158,8 +158,8 @@ class Table:
         if self._closed:
             raise ClosedError(f"the table {self._file} was closed: its module can't be pickled or copied")
         if not self.meta["table"]["sha256"]:
-            with self._lock():
-                self.meta = {**self.meta, "table": {**self.meta["table"], "sha256": self.rows().checksum()}}
+            checksum = self.rows().checksum()  # takes the lock, in a forked child
+            self.meta = {**self.meta, "table": {**self.meta["table"], "sha256": checksum}}
         return self._config()
 
     def rows(self):

@@ -62,7 +62,9 @@ class MappedMultiHeadEmbedding(MappedModule):
         )
         if self._table.offsets is None:
             self.close()
-            raise StoreFormatError(f"{self.path} is a bundle of kind {self._table.meta['kind']!r}, which has no heads")
+            kind = self._table.meta.get("kind")
+            what = "a table and no bundle" if kind is None else f"a bundle of kind {kind!r}"
+            raise StoreFormatError(f"{self.path} is {what}: it has no heads; export_multihead writes what has some")
         self.register_buffer("offsets", torch.from_numpy(self._table.offsets.copy()))
 
     @property

@@ -142,6 +142,7 @@ def test_a_bare_table_is_known_again_by_its_hash(original, tmp_path):
     file = tmp_path / "t.men"
     pack_native(original.weight, file)
     with MappedEmbedding(file, dtype="float32") as mapped:
+        in_child(lambda: assert_same_bits(copy.deepcopy(mapped)(IDS), original.weight[IDS]))
         pickled = pickle.dumps(mapped)
         assert_same_bits(pickle.loads(pickled)(IDS), original.weight[IDS])
         pack_native(original.weight.flip(0), file)

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from loaderx import errors
-from ngram_store import MappedMultiHeadEmbedding, export_demo_embedding, export_embedding, export_multihead
+from ngram_store import (
+    MappedMultiHeadEmbedding,
+    export_demo_embedding,
+    export_embedding,
+    export_multihead,
+    pack_native,
+)
 from tests.mapped import DTYPES, Engram, MultiHeadEmbedding, assert_same_bits, fill_results
 
 SIZES = [53, 59, 61, 67]
@@ -160,6 +166,9 @@ def test_a_bundle_without_heads_is_refused(tmp_path):
     export_embedding(torch.nn.Embedding(5, 3), tmp_path / "e")
     with pytest.raises(errors.StoreFormatError, match="no heads"):
         MappedMultiHeadEmbedding(tmp_path / "e")
+    pack_native(torch.zeros(5, 3), tmp_path / "t.men")
+    with pytest.raises(errors.StoreFormatError, match="a table and no bundle: it has no heads"):
+        MappedMultiHeadEmbedding(tmp_path / "t.men")
 
 
 @pytest.mark.parametrize(

@@ -168,9 +168,9 @@ def test_bytes_and_integers_are_always_possible(path):
     with NativeRows(path) as rows:
         ids = [4, 0]
         np.testing.assert_array_equal(rows.gather(ids), array[ids].view(np.uint8))
-        for dtype in (np.uint8, np.int16, "uint64", "complex64", "float64", "V16"):
+        for dtype in (np.uint8, np.int16, "uint64", "complex128", "float64", "V16"):
             assert rows.gather(ids, dtype=dtype).tobytes() == array[ids].tobytes()
-        for dtype in (np.float32, "float16", "bfloat16"):
+        for dtype in (np.float32, "float16", "bfloat16", ">f8", np.longdouble, "complex64", ">c16", "float8_e5m2"):
             with pytest.raises(errors.DtypeError, match="its rows are fp64, and dtype says"):
                 rows.gather(ids, dtype=dtype)
         out = np.empty((2, 16), np.float32)
