@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -129,6 +130,20 @@ func TestIDsOutsideTheTableAreNamedAndNothingIsWritten(t *testing.T) {
 			if _, err := table.Gather([]int64{1, 2}, false, make([]byte, size), 0, 0); !errors.Is(err, errs.ErrBuffer) {
 				t.Fatalf("%d bytes for two rows: %v", size, err)
 			}
+		}
+	}
+}
+
+// The ids of a long call are checked in parts.
+func TestAnIDFarBehindIsNamedByItsPosition(t *testing.T) {
+	for _, codecs := range [][]Codec{{Raw}, {Zstd}} {
+		f := forge{rowBytes: 1, blockRows: 4, codecs: codecs, predictors: []Predictor{None}}
+		table := opened(t, f.make(t, rand.New(rand.NewPCG(1, 2)), make([]byte, 10)), Options{})
+		ids := make([]int64, untilEnded+9)
+		ids[untilEnded+7] = 10
+		_, err := table.Gather(ids, false, make([]byte, len(ids)), 0, 0)
+		if shown := fmt.Sprintf("id 10 at position %d: ", untilEnded+7); !errors.Is(err, errs.ErrIndex) || !strings.Contains(err.Error(), shown) {
+			t.Fatalf("%v, want %q", err, shown)
 		}
 	}
 }
@@ -325,6 +340,70 @@ func TestLargeResultsOfRawTablesAreTheRowsToo(t *testing.T) {
 			if !bytes.Equal(out, want(rows, width, ids)) || !bytes.Equal(room[len(ids)*width+shift:], bytes.Repeat([]byte{0xEE}, 33-shift)) {
 				t.Fatalf("rows of %d bytes", width)
 			}
+		}
+	}
+}
+
+// Rows of a cache go to large results past the processor's caches; what it
+// does not hold is decoded beside them.
+func TestLargeResultsOfCachedTablesAreTheRowsToo(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 9))
+	for _, width := range []int{64, 192, 512, 520, 4096} {
+		f := forge{
+			rowBytes: width, blockRows: 4, element: 4,
+			codecs: []Codec{Zstd, Raw, Zlib}, predictors: []Predictor{None, Shuffle, XORShuffle},
+		}
+		rows := someRows(rng, 500, width)
+		path := f.make(t, rng, rows)
+		for _, policy := range []Policy{Rows, Blocks} {
+			for _, budget := range []int64{1 << 30, int64(len(rows)) / 3} {
+				table := opened(t, path, Options{CacheBytes: budget, CachePolicy: policy})
+				for round := range 3 {
+					ids := make([]int64, streamBytes/width+1500)
+					for i := range ids {
+						ids[i] = rng.Int64N(500)
+					}
+					room := bytes.Repeat([]byte{0xEE}, len(ids)*width+33)
+					shift := 16 * round / 2 // 0, 8 and 16: memory of another alignment
+					out := room[shift:][:len(ids)*width]
+					sure(t, table.GatherAll(t.Context(), ids, false, out))
+					if !bytes.Equal(out, want(rows, width, ids)) || !bytes.Equal(room[len(out)+shift:], bytes.Repeat([]byte{0xEE}, 33-shift)) {
+						t.Fatalf("rows of %d bytes, policy %d, %d bytes of cache, round %d", width, policy, budget, round)
+					}
+					if st := table.Stats(); round > 0 && st.LastCacheHits == 0 {
+						t.Fatalf("no row was cached: %+v", st)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestWhatACacheHoldsIsReadBeforeItIsPushedOut(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 10))
+	f := forge{rowBytes: 256, blockRows: 1, codecs: []Codec{Zstd}, predictors: []Predictor{None}}
+	rows := make([]byte, 3000*256) // which compress
+	for i := range rows {
+		rows[i] = byte(i / 256 % 251)
+	}
+	path := f.make(t, rng, rows)
+	for _, policy := range []Policy{Rows, Blocks} {
+		table := opened(t, path, Options{CacheBytes: 64 * (256 + entryBytes), CachePolicy: policy})
+		first := []int64{5, 6, 7, 8, 9, 10}
+		out := make([]byte, len(first)*256)
+		sure(t, table.GatherAll(t.Context(), first, false, out))
+		ids := make([]int64, 0, 3000)
+		for id := range int64(2000) {
+			ids = append(ids, 1000+id) // many more than there is room for
+		}
+		ids = append(ids, first...)
+		out = make([]byte, len(ids)*256)
+		sure(t, table.GatherAll(t.Context(), ids, false, out))
+		if st := table.Stats(); st.LastCacheHits != int64(len(first)) || st.CacheCapacity > 100 {
+			t.Fatalf("policy %d: %+v", policy, st)
+		}
+		if !bytes.Equal(out, want(rows, 256, ids)) {
+			t.Fatal("wrong rows")
 		}
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -378,4 +380,37 @@ func TestCancelledWorkLeavesTheOldTable(t *testing.T) {
 		t.Error(err)
 	}
 	only(t, dir, "table", "old")
+}
+
+// Of numbers as a trained table has them only the exponents compress, so that
+// each byte plane has to be compressed by itself, in small blocks as well.
+func TestSmallBlocksOfNumbersCompressByPlanes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	src := make([]byte, 0, 1000*128*4)
+	for range cap(src) / 4 {
+		src = binary.LittleEndian.AppendUint32(src, math.Float32bits(float32(rng.NormFloat64()*0.05)))
+	}
+	for _, c := range []struct {
+		codec     Codec
+		blockRows int64
+		most      float64
+	}{{Zstd, 2, 0.93}, {Zstd, 4, 0.9}, {Zstd, 64, 0.86}, {Zlib, 4, 0.92}, {Zlib, 64, 0.86}} {
+		path := filepath.Join(t.TempDir(), "t.men")
+		report, err := Pack(t.Context(), src, path, PackOptions{
+			RowBytes: 512, BlockRows: c.blockRows, Codec: c.codec, Predictor: Shuffle, ElementBytes: 4,
+		}, nil, nil)
+		sure(t, err)
+		if got := float64(report.BlockBytes) / float64(len(src)); got > c.most {
+			t.Errorf("codec %d, blocks of %d rows: %.3f of the bytes, want at most %.3f", c.codec, c.blockRows, got, c.most)
+		}
+		content, err := os.ReadFile(path)
+		sure(t, err)
+		table := opened(t, content, Options{})
+		ids := someIDs(rng, 500, 1000)
+		out := make([]byte, len(ids)*512)
+		sure(t, table.GatherAll(t.Context(), ids, false, out))
+		if !bytes.Equal(out, want(src, 512, ids)) {
+			t.Fatal("wrong rows")
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -67,25 +68,25 @@ func TestAClaimIsForTheOnlyCall(t *testing.T) {
 func TestCallsThatComeWhileItEnds(t *testing.T) {
 	for range 200 {
 		l := NewLife()
-		var inside, refused atomic.Int64
+		var ended, behind atomic.Bool
 		var group sync.WaitGroup
 		for range 8 {
 			group.Go(func() {
-				for range 20 {
-					if !l.Enter() {
-						refused.Add(1)
-						continue
+				for l.Enter() {
+					runtime.Gosched()
+					if ended.Load() {
+						behind.Store(true)
 					}
-					inside.Add(1)
-					inside.Add(-1)
 					l.Leave()
 				}
 			})
 		}
+		runtime.Gosched()
 		l.End()
-		if n := inside.Load(); n != 0 {
-			t.Fatalf("%d calls are running behind the end", n)
-		}
+		ended.Store(true)
 		group.Wait()
+		if behind.Load() {
+			t.Fatal("a call was running behind the end")
+		}
 	}
 }
