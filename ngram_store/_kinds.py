@@ -21,6 +21,7 @@ __all__ = [
     "kind_name",
     "kind_number",
     "kind_of_dtype",
+    "recorded_kind",
     "same_kind",
     "width_of",
 ]
@@ -37,6 +38,8 @@ KINDS = {
 }
 #: What rows are taken for where neither the table nor the caller says it.
 _UNKNOWN = "fp32"
+#: What a table records of numbers that are of none of the kinds.
+_OTHER = "other"
 _BY_DTYPE = {result: name for name, (_, _, tail, result) in KINDS.items() if not tail}
 _MODES = {"sum": 0, "mean": 1, "max": 2}
 _ACCUMULATE = {"torch": 0, "f64": 1}
@@ -184,7 +187,7 @@ def element(given, row_bytes, recorded):
         raise DtypeError(f"rows of {row_bytes} bytes do not consist of {dtype}")
     part = np.dtype(f"{dtype.byteorder}f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
     # Those of foreign byte order, and of kinds that no table records, have no kind.
-    if recorded is not None and "float" in part.name and kind_of_dtype(part) != recorded:
+    if recorded not in (None, _OTHER, kind_of_dtype(part)) and "float" in part.name:
         raise _differs(recorded, dtype)
     return dtype
 
@@ -218,6 +221,11 @@ def same_kind(dtype, recorded):
         The two differ.
     """
     if dtype is None:
+        if recorded == _OTHER:
+            raise DtypeError(
+                f"the table records that its rows are of none of the kinds {list(KINDS)}; "
+                "gather(ids, dtype=...) reads integers and other numbers"
+            )
         return recorded
     name = kind_name(dtype)
     if recorded not in (None, name):
@@ -234,6 +242,18 @@ def kind_of_dtype(dtype):
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         return None
     return _BY_DTYPE.get(dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch."))
+
+
+def recorded_kind(dtype):
+    """Return what a table records of an array of a dtype of NumPy's or torch's; None of one of bytes."""
+    kind = kind_of_dtype(dtype)
+    if kind is not None or dtype is None:
+        return kind
+    if isinstance(dtype, np.dtype):
+        plain = dtype == np.uint8 or (dtype.kind == "V" and dtype.names is None and "float" not in dtype.name)
+    else:
+        plain = str(dtype) == "torch.uint8"
+    return None if plain else _OTHER
 
 
 def dtype_of_kind(kind):

@@ -17,7 +17,7 @@ from loaderx.dtypes import is_tensor
 from loaderx.errors import ArgumentError, DtypeError, ZrecordError
 
 from ._arguments import instead
-from ._kinds import kind_of_dtype
+from ._kinds import kind_of_dtype, recorded_kind
 from ._spool import Spool
 
 __all__ = ["Chunks", "File", "Memory", "source_of"]
@@ -164,7 +164,7 @@ class _Layout:
             _agree(self._dtype, stated, "the source")
             return stated
         records = version not in (1, 2) and row_bytes % self.element == 0
-        return kind_of_dtype(self._dtype) if records else None
+        return recorded_kind(self._dtype) if records else None
 
 
 def _agree(dtype, kind, what):

@@ -109,7 +109,7 @@ class OpenTable:
 
     @property
     def dtype(self):
-        """What rows consist of, as the table records it, ``"fp32"`` for one, or None (see `embedding_bag`)."""
+        """What the table records of its rows: ``"fp32"`` for one, ``"other"``, or None (see `pack_native`)."""
         return self._described()["dtype"]
 
     @property

@@ -10,7 +10,6 @@ import (
 	"loaderx/gopkg/errs"
 	"loaderx/gopkg/handle"
 	"loaderx/gopkg/mem"
-	"loaderx/gopkg/quant"
 	"loaderx/gopkg/rowtable"
 )
 
@@ -30,7 +29,7 @@ type packOptions struct {
 	Level         int    `json:"level"`
 	Predictor     string `json:"predictor"`
 	ElementBytes  int64  `json:"element_bytes"`
-	Dtype         string `json:"dtype"` // name of a quant.Kind, empty if it is not known
+	Dtype         string `json:"dtype"` // name of a rowtable.RowKind, empty if it is not known
 	Version       int    `json:"version"`
 	Rows          int64  `json:"rows"`
 	Deduplicate   bool   `json:"deduplicate"`
@@ -53,13 +52,9 @@ func parsePackOptions(text []byte) (opt rowtable.PackOptions, err error) {
 	if err != nil {
 		return opt, err
 	}
-	kind := rowtable.UnknownKind
-	if given.Dtype != "" {
-		rows, err := quant.ParseKind(given.Dtype)
-		if err != nil {
-			return opt, err
-		}
-		kind = rowtable.KindOf(rows)
+	kind, err := rowtable.ParseRowKind(given.Dtype)
+	if err != nil {
+		return opt, err
 	}
 	return rowtable.PackOptions{
 		RowBytes: given.RowBytes, BlockRows: given.BlockRows, MaxBlockBytes: given.MaxBlockBytes,

@@ -8,8 +8,8 @@ from tests.tables import crc32c, forge, some_rows
 __all__ = ["Queries", "mutations"]
 
 # As in meft_rows.h.
-FP32, FP64, FP16, BF16, INT8, UINT8, INT4 = range(7)
-_NAMES = "fp32", "fp64", "fp16", "bf16", "int8", "uint8_rowwise", "int4_rowwise"
+FP32, FP64, FP16, BF16, INT8, UINT8, INT4 = range(1, 8)
+_NAMES = None, "fp32", "fp64", "fp16", "bf16", "int8", "uint8_rowwise", "int4_rowwise"
 SUM, MEAN, MAX = range(3)
 
 
@@ -69,7 +69,7 @@ class Queries:
     def table(self):
         """Add a table with random settings, gathers and bags."""
         rng = self._rng
-        kind, n, dim = int(rng.integers(7)), int(rng.integers(1, 300)), int(rng.integers(1, 40))
+        kind, n, dim = int(rng.integers(1, 8)), int(rng.integers(1, 300)), int(rng.integers(1, 40))
         rows, values = _rows_of(rng, kind, n, dim)
         rows[rng.integers(0, n, n // 3)] = rows[0]
         values = values.copy()

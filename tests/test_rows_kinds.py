@@ -66,9 +66,8 @@ def test_sources_that_do_not_tell_it_record_nothing(path, tmp_path):
     array = numbers(np.float32)
     array.tofile(tmp_path / "raw")
     sources = [
-        array.tobytes(), tmp_path / "raw", [array.tobytes()], array.view(np.int32), array.view(np.uint8),
-        array.astype(">f4"), array.view(np.complex64), array.view([("a", "<f4"), ("b", "<f4")]), numbers(np.longdouble),
-        torch.from_numpy(array).to(torch.float8_e5m2), np.zeros((4, 8), bool),
+        array.tobytes(), tmp_path / "raw", [array.tobytes()], array.view(np.uint8), array.view("V16"),
+        torch.from_numpy(array.view(np.uint8)), bytearray(array), [array.view(np.uint8)],
     ]  # fmt: skip
     for source in sources:
         assert pack_native(source, path, row_bytes=None if hasattr(source, "shape") else 32).dtype is None
@@ -80,6 +79,32 @@ def test_sources_that_do_not_tell_it_record_nothing(path, tmp_path):
     for version in (1, 2):
         assert pack_native(array, path, version=version).dtype is None
         assert read_table(path)[0]["kind"] == 0
+
+
+def test_numbers_of_no_kind_are_never_read_as_floats(path):
+    array = numbers(np.float32)
+    sources = [
+        array.view(np.int32), array.view(np.int8), array.astype(">f4"), array.view(np.complex64),
+        np.zeros((4, 8), bool), array.view([("a", "<f4"), ("b", "<f4")]), numbers(np.longdouble),
+        [array.view(np.int32)], torch.from_numpy(array).to(torch.float8_e5m2), torch.from_numpy(array).int(),
+    ]  # fmt: skip
+    for source in sources:
+        assert pack_native(source, path).dtype == "other"
+        assert read_table(path)[0]["kind"] == 255
+        with NativeRows(path) as rows:
+            assert rows.dtype == "other" and rows.gather([1]).dtype == np.uint8
+            for dtype in (None, "fp32"):
+                for call in (rows.embedding_bag, rows.gather_floats):
+                    with pytest.raises(errors.DtypeError, match=r"records that its rows are (of none|other)"):
+                        call([[1, 2]], dtype=dtype)
+        with pytest.raises(errors.DtypeError, match="records that its rows are other"):
+            MappedEmbedding(path, dtype="float32")
+    pack_native(array.astype(">f4"), path)
+    with NativeRows(path) as rows:
+        np.testing.assert_array_equal(rows.gather([4, 0], dtype=">f4"), array[[4, 0]])
+    with pytest.raises(errors.DtypeError, match="is of fp32, and the table's rows are to be other"):
+        pack_native(iter([array.view(np.int32), array]), path)
+    assert pack_native(array.view(np.int32), path, version=2).dtype is None
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -9,20 +9,22 @@ import (
 	"loaderx/gopkg/rowtable"
 )
 
-// unknown is MEFT_ROWS_UNKNOWN.
-const unknown = -1
-
-// kindOf returns the kind that a caller's number stands for: the recorded one for
-// unknown, and that of Float32 rows where none is recorded.
+// kindOf returns the kind that a caller's number, one of those that files
+// record, stands for: the table's own for UnknownKind, and that of Float32 rows
+// where it records none.
 func kindOf(t *rowtable.Table, number int32) quant.Kind {
-	if number != unknown {
-		return quant.Kind(small(number))
+	asked := rowtable.RowKind(number)
+	if asked == rowtable.UnknownKind {
+		if asked = t.Kind(); asked == rowtable.UnknownKind {
+			asked = rowtable.KindOf(quant.Float32)
+		}
 	}
-	kind, known := t.Kind().Kind()
-	if !known {
-		return quant.Float32
+	if kind, known := asked.Kind(); known {
+		return kind
 	}
-	return kind
+	// Rows of another kind are asked for as fp32, and a number that is unknown
+	// stays so; CheckKind refuses both.
+	return quant.Kind(small(number))
 }
 
 // dimOf returns the columns of a table's rows: those that the caller names, or

@@ -51,11 +51,11 @@ func capiWidth(id, bytes, text uint64, room int64, size uint64) int32 {
 //export capiKind
 func capiKind(id, kind, columns, text uint64, room int64, size uint64) int32 {
 	return report{text, room, size}.on(id, "kind", func(t *rowtable.Table) error {
-		number, dim := int64(unknown), 0
+		dim := 0
 		if recorded, known := t.Kind().Kind(); known {
-			number, dim = int64(recorded), recorded.Dim(t.RowBytes())
+			dim = recorded.Dim(t.RowBytes())
 		}
-		if err := put(kind, number); err != nil {
+		if err := put(kind, int64(t.Kind())); err != nil {
 			return err
 		}
 		return put(columns, int64(dim))

@@ -2,7 +2,8 @@
  * meft_rows.h - row tables (MEFTNAT1 files) for C99 and C++.
  *
  * A table is an immutable file of rows of one width; every row has a number for ever. Tables are
- * written by ngram_store.pack_native (Python) or package rowtable (Go).
+ * written by ngram_store.pack_native (Python) or package rowtable (Go). The bundles of the exporters
+ * and of pack_quantized(..., native=True) are folders with such a file, BUNDLE/table.men.
  *
  *     meft_rows *table;
  *     if (meft_rows_open("table.men", NULL, &table) != MEFT_ROWS_OK) {
@@ -113,20 +114,21 @@ int32_t meft_rows_close(meft_rows *table);
 int32_t meft_rows_count(meft_rows *table, int64_t *rows);
 int32_t meft_rows_width(meft_rows *table, int64_t *bytes);
 
-/* What the bytes of a row are. Numbers are little-endian. */
+/* What the bytes of a row are, as the file records it. Numbers are little-endian. */
 enum {
-    MEFT_ROWS_UNKNOWN = -1, /* the table does not record it */
-    MEFT_ROWS_FP32 = 0,
-    MEFT_ROWS_FP64 = 1,
-    MEFT_ROWS_FP16 = 2,
-    MEFT_ROWS_BF16 = 3,
-    MEFT_ROWS_INT8 = 4,          /* codes, then a float scale */
-    MEFT_ROWS_UINT8_ROWWISE = 5, /* codes, then a float scale and bias: torch's byte rowwise */
-    MEFT_ROWS_INT4_ROWWISE = 6   /* codes, then an fp16 scale and bias: torch's 4-bit rowwise */
+    MEFT_ROWS_UNKNOWN = 0, /* the table does not record it */
+    MEFT_ROWS_FP32 = 1,
+    MEFT_ROWS_FP64 = 2,
+    MEFT_ROWS_FP16 = 3,
+    MEFT_ROWS_BF16 = 4,
+    MEFT_ROWS_INT8 = 5,          /* codes, then a float scale */
+    MEFT_ROWS_UINT8_ROWWISE = 6, /* codes, then a float scale and bias: torch's byte rowwise */
+    MEFT_ROWS_INT4_ROWWISE = 7,  /* codes, then an fp16 scale and bias: torch's 4-bit rowwise */
+    MEFT_ROWS_OTHER = 255        /* numbers of none of these kinds, such as integers */
 };
 
 /* The kind that the table records, and the columns of such a row: of an odd number of 4-bit ones, one more.
- * MEFT_ROWS_UNKNOWN and 0 where none is recorded. columns may be NULL. */
+ * 0 columns of MEFT_ROWS_UNKNOWN and MEFT_ROWS_OTHER. columns may be NULL. */
 int32_t meft_rows_kind(meft_rows *table, int32_t *kind, int64_t *columns);
 
 /* Copies the rows of n ids to out, one behind the other; out_bytes must be n * width. All ids are

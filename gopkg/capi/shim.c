@@ -134,7 +134,6 @@ static int32_t embedding_bag(meft_rows *table, const int64_t *ids, const float *
                              void *out, int64_t out_bytes) {
     meft_rows_bag_options o = MEFT_ROWS_BAG_OPTIONS_INIT;
     NOT_IN_CHILD();
-    if (options == NULL) o.kind = MEFT_ROWS_UNKNOWN;
     if (!take(&o, sizeof o, sizeof o, options)) return BAD_SIZE("embedding bag");
     if (o.reserved) return fail(MEFT_ROWS_ARGUMENT, "embedding bag: a reserved field is not 0");
     int held = faults_hold();

@@ -146,7 +146,7 @@ static void bags(void) {
 
     OK(meft_rows_embedding_bag(table, ids, 3, offsets, 2, NULL, out, width * 2));
     CHECK(!memcmp(out, expected, (size_t)width));
-    o.kind = MEFT_ROWS_UNKNOWN; /* as recorded */
+    CHECK(o.kind == MEFT_ROWS_UNKNOWN); /* as recorded */
     OK(meft_rows_embedding_bag(table, ids, 3, offsets, 2, &o, out, width * 2));
     CHECK(!memcmp(out, expected, (size_t)width));
     for (o.kind = MEFT_ROWS_FP64; o.kind <= MEFT_ROWS_INT4_ROWWISE; o.kind++) {

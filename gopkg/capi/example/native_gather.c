@@ -137,7 +137,11 @@ static int gather(meft_rows *table, const int64_t *ids, int n, int how) {
         kind = MEFT_ROWS_FP32;
         columns = width / 4;
     }
-    if (how == 'x' || kind == MEFT_ROWS_UNKNOWN) return print_bytes(table, ids, n);
+    if (how == 'f' && kind == MEFT_ROWS_OTHER) {
+        fprintf(stderr, "native_gather: the table records that its rows are no floats\n");
+        return 1;
+    }
+    if (how == 'x' || kind == MEFT_ROWS_UNKNOWN || kind == MEFT_ROWS_OTHER) return print_bytes(table, ids, n);
     return print_numbers(table, ids, n, kind, columns);
 }
 
