@@ -24,6 +24,9 @@ from ..loops import over
 _DIM, _BAGS, _EACH, _LOOKUPS, _POOL = 128, 4096, 20, 65536, 16
 _TORCH = "torch"
 
+#: What a cache keeps of a row beside its bytes.
+_BESIDE = 35
+
 #: Expected of a bag's mode, as a ratio to torch.
 _MODES = {"sum": 1.0, "mean": 1.0, "weighted": 1.0, "max": 5.0}
 #: Quantised rows, the name of torch's operator for them, and what is expected.
@@ -164,12 +167,15 @@ def _cached(weight, folder: Path, raw: Path, pool: list[np.ndarray], exponent: f
     path = folder / "zstd.men"
     pack_native(weight, path, codec="zstd", predictor="shuffle", block_rows=4)
     case.on_close(path.unlink)
-    size = len(weight) // 20 * (_DIM * 4 + 64)
+    size = len(weight) // 20 * (_DIM * 4 + _BESIDE)
     table, resident = _open(case, path, cache_bytes=size, cache_policy="rows"), _open(case, raw)
+    room = table.stats()["cache_capacity"] / len(weight)
+    assert 0.045 < room <= 0.05, f"the cache has room for {room:.1%} of the rows"
     out = np.empty((_BAGS * _EACH, _DIM), np.float32)
     flat = [ids.reshape(-1) for ids in pool]
     for ids in flat:
         table.gather_into(ids, out)
+        np.testing.assert_array_equal(out, weight.numpy()[ids])
     case.add(OURS, over(lambda ids: table.gather_into(ids, out), flat))
     case.add("resident", over(lambda ids: resident.gather_into(ids, out), flat))
     case.expect("resident", 0.5)
