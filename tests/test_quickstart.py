@@ -1,4 +1,4 @@
-"""What newcomers run first: the example, and the code in the README."""
+"""What newcomers run first: the example, and the code in the README and the guide."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from loaderx.converter import from_numpy
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+BLOCKS = [
+    block
+    for name in ("README.md", "docs/GUIDE.md")
+    for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text(), re.M | re.S)
+]
 
 
 def python(cwd, *args):
