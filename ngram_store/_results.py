@@ -44,7 +44,7 @@ class Results:
         self._memory = Memory(lambda size: np.empty(size, np.uint8), 0)
         self._small, self._most = small, most
         self._buffers = OrderedDict()  # a number -> its buffer, the one used longest ago first
-        self._bytes = self._next = 0
+        self._next = 0
         self._lock = _engine.Lock()
 
     def empty(self, shape, dtype):
@@ -83,10 +83,10 @@ class Results:
                 self._buffers.move_to_end(number)
                 return buffer.owner, buffer.at
         buffer = self._memory.buffer(size)
-        self._bytes += size
-        while self._bytes > self._most:
-            _number, oldest = self._buffers.popitem(last=False)
-            self._bytes -= oldest.size
+        # Counted anew each time: a count that is kept goes wrong where an interrupt comes between two steps.
+        kept = size + sum(other.size for other in self._buffers.values())
+        while self._buffers and kept > self._most:
+            kept -= self._buffers.popitem(last=False)[1].size
         self._buffers[self._next] = buffer
         self._next += 1
         return buffer.owner, buffer.at

@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
 from pathlib import Path
 
@@ -304,7 +305,7 @@ def test_memory_that_is_kept_for_results_is_bounded():
     assert small.resize_(500).numel() == 500  # torch's own
     kept = [memory.empty((n,), torch.uint8)[0] for n in range(1000, 9000, 100)]
     assert len({tensor.data_ptr() for tensor in kept}) == len(kept)
-    assert memory._bytes <= 100_000
+    assert sum(buffer.size for buffer in memory._buffers.values()) <= 100_000
     places = {tensor.data_ptr() for tensor in kept}
     del kept
     assert memory.empty((8000,), torch.uint8)[0].data_ptr() in places
@@ -312,6 +313,39 @@ def test_memory_that_is_kept_for_results_is_bounded():
     assert large is place
     tiny, place = memory.empty((500, 2), torch.bfloat16)  # not in memory of 8000 bytes, which it would keep
     assert tiny.shape == (500, 2) and tiny.untyped_storage().nbytes() == place.nbytes == 2000
+
+
+def test_an_interrupt_of_an_allocation_does_no_harm_later():
+    """Wherever between two lines of it the interrupt comes, later results are there and bounded."""
+    for stop in range(12):
+        memory = Results(small=1000, most=100_000)
+        lines = 0
+
+        def trace(frame, event, _argument, memory=memory, stop=stop):
+            nonlocal lines
+            if frame.f_code is not Results._take.__code__:
+                return None
+            if event == "line":
+                lines += 1
+                if lines % 20 == stop:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        kept = []
+        for size in range(30_000, 60_000, 1000):
+            sys.settrace(trace)
+            try:
+                kept.append(memory.empty((size,), torch.uint8)[0])
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+        assert lines and len(kept) > 5
+        del kept
+        for size in range(30_000, 60_000, 1000):
+            assert len(memory.empty((size,), torch.uint8)[0]) == size
+        assert sum(buffer.size for buffer in memory._buffers.values()) <= 100_000
 
 
 def test_a_table_of_20_gb_in_a_process_of_1_gib(tmp_path):

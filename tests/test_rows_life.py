@@ -402,3 +402,42 @@ def test_a_sparse_table_of_64_gib_takes_the_memory_of_scratch_and_cache(tmp_path
         """,
         path,
     )
+
+
+def test_without_memory_for_a_block_there_is_an_exception(tmp_path):
+    for number, options in enumerate([{}, {"predictor": "shuffle", "element_bytes": 4}]):
+        pack_native(np.zeros((2, 200 << 20), np.uint8), tmp_path / f"{number}", codec="zstd", block_rows=1, **options)
+    run_python(
+        """
+        import resource, sys
+        import numpy as np
+        from loaderx import errors
+        from ngram_store import NativeRows, pack_native
+
+        tables = [NativeRows(f"{sys.argv[1]}/{number}") for number in range(2)]
+        wide = np.zeros((300, 1 << 20), np.uint8)
+        out = np.empty(200 << 20, np.uint8)
+        calls = [lambda table=table: table.gather_into([1], out) for table in tables]
+        calls += [lambda table=table: table.embedding_bag([[1]], dtype="fp32") for table in tables]
+        calls.append(lambda: pack_native(wide, f"{sys.argv[1]}/new", block_rows=200))
+        small = f"{sys.argv[1]}/small"
+        pack_native(wide[:, :64], small, codec="zstd", block_rows=2)  # starts what the packer needs
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), limits[1]))
+        for call in calls:
+            try:
+                call()
+            except (errors.OutOfMemoryError, MemoryError) as error:
+                assert not isinstance(error, errors.OutOfMemoryError) or "memory" in str(error)
+            else:
+                raise SystemExit("there was enough memory")
+        assert not NativeRows(small).gather([5]).any()
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        for table in tables:
+            out[:] = 1
+            table.gather_into([1], out)
+            assert not out.any()
+        """,
+        tmp_path,
+    )

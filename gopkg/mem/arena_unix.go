@@ -48,6 +48,17 @@ func (a *Arena) Close() error {
 	return unix.Munmap(data)
 }
 
+// Spare returns errs.ErrMemory if the system would refuse size more bytes now.
+// Go's own allocation ends the process then, so that who is about to ask it for
+// much asks here first.
+func Spare(size int64) error {
+	a, err := NewArena(size)
+	if err != nil {
+		return err
+	}
+	return a.Close()
+}
+
 // Words views memory as 64-bit numbers in the machine's byte order; bytes
 // behind the last whole one are left out. The view lives as long as b does.
 func Words(b []byte) ([]uint64, error) {

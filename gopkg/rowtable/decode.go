@@ -17,25 +17,29 @@ type block struct {
 }
 
 // row returns one row, which is valid until the next call.
-func (b *block) row(l *lane, i int64) []byte {
+func (b *block) row(l *lane, i int64) (row []byte, err error) {
 	if b.size == 0 {
 		at := int(i) * b.rowBytes
-		return b.rows[at : at+b.rowBytes]
+		return b.rows[at : at+b.rowBytes], nil
 	}
-	l.row = grow(l.row, int64(b.rowBytes))
+	if l.row, err = grow(l.row, int64(b.rowBytes)); err != nil {
+		return nil, err
+	}
 	per := b.rowBytes / b.size
 	unshuffle(l.row, b.rows, b.size, int(i)*per, per)
-	return l.row
+	return l.row, nil
 }
 
 // all returns all rows.
-func (b *block) all(l *lane) []byte {
+func (b *block) all(l *lane) (rows []byte, err error) {
 	if b.size == 0 {
-		return b.rows
+		return b.rows, nil
 	}
-	l.plain = grow(l.plain, int64(len(b.rows)))
+	if l.plain, err = grow(l.plain, int64(len(b.rows))); err != nil {
+		return nil, err
+	}
 	unshuffle(l.plain, b.rows, b.size, 0, len(b.rows)/b.size)
-	return l.plain
+	return l.plain, nil
 }
 
 // descriptor returns the checked descriptor of a block.
@@ -61,12 +65,17 @@ func (t *Table) decode(l *lane, number int64, d *descriptor, last int64) (block,
 	}
 	// A private copy: what is checked is what is decoded, and a fault on the
 	// mapped file inside C code would end the process.
-	l.packed = append(l.packed[:0], t.data[d.at:d.at+d.bytes]...)
+	var err error
+	if l.packed, err = grow(l.packed, d.bytes); err != nil {
+		return b, bad(err)
+	}
+	copy(l.packed, t.data[d.at:d.at+d.bytes])
 	if t.h.version >= 3 && crc32.Checksum(l.packed, castagnoli) != d.sum {
 		return b, bad(fmt.Errorf("its checksum does not fit: %w", errs.ErrCorrupt))
 	}
-	l.decoded = grow(l.decoded, size)
-	var err error
+	if l.decoded, err = grow(l.decoded, size); err != nil {
+		return b, bad(err)
+	}
 	if d.codec == Zstd {
 		err = codec.Decode(l.decoded, l.packed, nil)
 	} else {
@@ -82,7 +91,9 @@ func (t *Table) decode(l *lane, number int64, d *descriptor, last int64) (block,
 		b.size = int(t.h.elementBytes)
 	case XORShuffle:
 		b.size = int(t.h.elementBytes)
-		l.plain = grow(l.plain, size)
+		if l.plain, err = grow(l.plain, size); err != nil {
+			return b, bad(err)
+		}
 		unshuffle(l.plain, b.rows, b.size, 0, int((last+1)*rb)/b.size)
 		b.rows, b.size = l.plain, 0
 		undoXOR(b.rows[:(last+1)*rb], b.rowBytes)

@@ -208,7 +208,10 @@ func (q *query) deliver(l *lane, missed []uint64) error {
 			return err
 		}
 		if keep {
-			b.rows, b.size = b.all(l), 0
+			if b.rows, err = b.all(l); err != nil {
+				return err
+			}
+			b.size = 0
 			q.cache.add(number, b.rows, q.now)
 		}
 		q.counts.blocks.Add(1)
@@ -228,7 +231,9 @@ func (q *query) deliver(l *lane, missed []uint64) error {
 		}
 		stored, at := int64(key>>q.posBits), int64(key&mask)*width
 		if stored != last {
-			row = b.row(l, stored-base)
+			if row, err = b.row(l, stored-base); err != nil {
+				return err
+			}
 			if keep {
 				q.cache.add(stored, row, q.now)
 			}

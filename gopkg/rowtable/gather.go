@@ -284,6 +284,8 @@ func (q *query) locate(from, to int) (base []byte, places []int64, err error) {
 		err = mem.Guard(func() error { return q.t.rawPlaces(places, q.ids[from:to], from, q.unsigned) })
 		return q.t.data, places, q.t.explain(err)
 	}
-	q.room = grow(q.room, int64(to-from)*q.t.h.rowBytes)
+	if q.room, err = grow(q.room, int64(to-from)*q.t.h.rowBytes); err != nil {
+		return nil, nil, err
+	}
 	return q.room, places, q.fetch(q.room, places, from, to)
 }

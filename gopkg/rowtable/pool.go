@@ -48,12 +48,28 @@ func (l *lane) trim() {
 }
 
 // grow returns b with a length of n; its content is undefined.
-func grow(b []byte, n int64) []byte {
+func grow(b []byte, n int64) ([]byte, error) {
 	if int64(cap(b)) >= n {
-		return b[:n]
+		return b[:n], nil
 	}
-	return make([]byte, n)
+	if err := spare(n); err != nil {
+		return b, err
+	}
+	return make([]byte, n), nil
 }
+
+// spare is mem.Spare for what may be too much; asking costs a few microseconds.
+func spare(n int64) error {
+	if n < askedBytes {
+		return nil
+	}
+	return mem.Spare(n + heapStep)
+}
+
+const (
+	askedBytes = 4 << 20
+	heapStep   = 64 << 20 // Go's heap grows by whole multiples of it
+)
 
 // touch reads the ends of the rows at places: the loads do not depend on each
 // other, so the processor waits for many cache lines and page walks at once,

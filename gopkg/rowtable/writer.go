@@ -190,8 +190,11 @@ func (w *Writer) store(ctx context.Context, rows []byte) error {
 // take returns a batch without rows, once there is one.
 func (w *Writer) take(ctx context.Context) (*batch, error) {
 	if len(w.free) == 0 && w.made < w.window() {
-		w.made++
 		size := w.opt.batchRows() * w.opt.RowBytes
+		if err := spare(batchCopies * size); err != nil {
+			return nil, err
+		}
+		w.made++
 		return &batch{src: make([]byte, 0, size), done: make(chan struct{}, 1)}, nil
 	}
 	for len(w.free) == 0 {
@@ -204,6 +207,10 @@ func (w *Writer) take(ctx context.Context) (*batch, error) {
 	b.src, b.fill = b.src[:0], nil
 	return b, nil
 }
+
+// batchCopies is how often the rows of a batch are in memory while they are
+// compressed: as they are, behind a predictor, and in the forms that are compared.
+const batchCopies = 4
 
 // send has a batch compressed.
 func (w *Writer) send(b *batch) {
