@@ -30,7 +30,8 @@ row of each). Kind ``embedding_bag`` adds ``mode`` (``"sum"``, ``"mean"`` or ``"
 ``"int8"``, ``"uint8_rowwise"`` or ``"int4_rowwise"``, rows are as ``gopkg/quant/FORMAT.md`` lays them
 out, and ``quantized`` is an object with what `QuantizedReport` tells of the source.
 
-Rows are little-endian. Both files are their owner's alone when new.
+Rows are little-endian. Both files are their owner's alone when new; a bundle that replaces another
+keeps the permissions of the directory and of both files.
 """
 
 import contextlib
@@ -46,6 +47,7 @@ from dataclasses import dataclass
 from loaderx import __version__, _engine
 from loaderx.errors import CorruptRecordError, StoreExistsError, StoreFormatError, StoreNotFoundError
 
+from ._arguments import flag
 from ._kinds import width_of
 from ._rename import exchange
 
@@ -183,7 +185,7 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
         the member ``table`` and whatever the caller wants to have back.
     overwrite : bool
         Whether a bundle that is there may be replaced. Who has its table open
-        keeps the old bytes.
+        keeps the old bytes; directory and files keep their permissions.
 
     Returns
     -------
@@ -196,6 +198,7 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
     StoreExistsError
         Something is there, and `overwrite` is false or it is no bundle.
     """
+    overwrite = flag("overwrite", overwrite)
     _engine.path_arg(path)
     target = os.path.realpath(os.fsdecode(path))
     _check_place(target, overwrite)
@@ -280,9 +283,23 @@ def _publish(temporary, target, overwrite):
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
     _check_place(target, overwrite)  # it may have come meanwhile
-    os.chmod(temporary, os.stat(target).st_mode & 0o7777)
+    _keep_modes(target, temporary)
     exchange(temporary, target)
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _keep_modes(old, new):
+    """Give a bundle the permissions of the one that it replaces, whose table may be for another backend."""
+    tables = set(TABLE_FILES.values())
+    for names in ({META_FILE}, tables):
+        modes = [_mode(os.path.join(old, name)) for name in names if os.path.isfile(os.path.join(old, name))]
+        for name in names & set(os.listdir(new)) if modes else ():
+            os.chmod(os.path.join(new, name), modes[0])
+    os.chmod(new, _mode(old))
+
+
+def _mode(path):
+    return os.stat(path).st_mode & 0o7777
 
 
 def _sync(folder):

@@ -50,7 +50,8 @@ def export_embedding(
         As for `pack_native`, but that `codec` is by default ``"raw"``, which
         is read where it lies, and ``"zlib"`` if there is a `predictor`.
     overwrite : bool
-        Replace a bundle that is at `path`.
+        Replace a bundle that is at `path`; its directory and files keep their
+        permissions. New ones are their owner's alone.
 
     Returns
     -------

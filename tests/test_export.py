@@ -23,7 +23,7 @@ from ngram_store import (
     open_embedding_bag,
     read_bundle,
 )
-from ngram_store.bundle import write_bundle
+from ngram_store.bundle import TABLE_FILES, write_bundle
 from tests.mapped import MultiHeadEmbedding, assert_same_bits
 from tests.processes import in_child
 
@@ -234,6 +234,24 @@ def test_what_is_there_stays_unless_it_is_a_bundle_and_may_be_replaced(original,
         assert_same_bits(mapped(torch.arange(100)), other.weight)
     assert (tmp_path / "empty").stat().st_mode & 0o777 == 0o755
     assert files(tmp_path) == ["empty", "empty/bundle.json", "empty/table.men", "file", "folder", "folder/notes"]
+
+
+@pytest.mark.parametrize("before", ["native", "python"])
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_a_bundle_that_is_replaced_keeps_the_permissions_of_its_files(
+    original, tmp_path, before, exchanged, monkeypatch
+):
+    if not exchanged:
+        monkeypatch.setattr("ngram_store._rename._exchanged", lambda *_: False)
+    path = tmp_path / "e"
+    export_embedding(original, path, before)
+    assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o600}
+    path.chmod(0o750)
+    (path / TABLE_FILES[before]).chmod(0o644)
+    (path / "bundle.json").chmod(0o664)
+    export_embedding(original, path, overwrite=True)
+    modes = {file.name: file.stat().st_mode & 0o7777 for file in (path, *path.iterdir())}
+    assert modes == {"e": 0o750, "table.men": 0o644, "bundle.json": 0o664}
 
 
 def test_overwriting_without_the_systems_exchange(original, tmp_path, monkeypatch):
