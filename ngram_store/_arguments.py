@@ -65,10 +65,9 @@ def one_of(name, value, known):
 
 def flag(name, value):
     """Return an argument that is true or false."""
-    try:
+    if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    except (TypeError, ValueError, RuntimeError):  # an array, a tensor
-        raise DtypeError(f"{name} must be True or False, got {type(value).__name__}") from None
+    raise DtypeError(f"{name} must be True or False, got {type(value).__name__}")
 
 
 def instead(given):

@@ -9,7 +9,7 @@ from loaderx import _engine
 from loaderx._buffers import dense
 from loaderx.errors import ArgumentError, BufferSizeError, DtypeError, RecordIndexError, ZrecordError
 
-from ._arguments import padding_row
+from ._arguments import flag, padding_row
 from ._ids import apart, id_memory
 from ._kinds import bag_kind, float_kind
 
@@ -116,6 +116,9 @@ class NumberRows:
         (2, 128)
         """
         number = self._id()
+        bits = flag("bits", bits)
+        if include_last_offset is not None:
+            include_last_offset = flag("include_last_offset", include_last_offset)
         kind = _kind(bag_kind, dtype, dim, self._row_bytes, self._recorded, mode, accumulate)
         spec = kind.spec
         where, n, unsigned, shape, ids = id_memory(ids)

@@ -18,7 +18,7 @@ from loaderx.errors import (
     StoreFormatError,
 )
 
-from ._arguments import array_of
+from ._arguments import array_of, flag
 from ._identity import check_sha256, identity
 from ._ids import row_ids
 from ._kinds import dtype_of_kind, kind_of_dtype
@@ -64,6 +64,7 @@ class Table:
     """
 
     def __init__(self, path, dtype, options, verify=False):
+        verify = flag("verify", verify)
         self._begin(options)
         self._settle(path, dtype)
         digest = self.meta["table"]["sha256"]

@@ -7,7 +7,7 @@ import torch
 from loaderx.errors import ArgumentError, StoreFormatError, UnsupportedError
 
 from . import _ops
-from ._arguments import count, one_of, padding_row
+from ._arguments import count, flag, one_of, padding_row
 from ._module import MappedModule, eager, tensor
 from ._reduce import reduce_bags
 from .bundle import read_bundle
@@ -17,6 +17,8 @@ __all__ = ["MappedEmbeddingBag", "open_embedding_bag"]
 _MODES = ("sum", "mean", "max")
 _STRATEGIES = ("fused", "unique", "chunked")
 _METHODS = ("auto", "sort")
+#: What a bundle says, and a caller may say otherwise.
+_MEMBERS = ("mode", "padding_idx", "include_last_offset")
 _ACCUMULATE = ("torch", "f64")
 
 
@@ -95,6 +97,7 @@ class MappedEmbeddingBag(MappedModule):
         verify=False,
         dtype=None,
     ):
+        include_last_offset = flag("include_last_offset", include_last_offset)
         for name, value, known in (
             ("mode", mode, _MODES),
             ("strategy", strategy, _STRATEGIES),
@@ -119,9 +122,9 @@ class MappedEmbeddingBag(MappedModule):
             dtype=dtype,
         )
         self._plan = plan
+        self.include_last_offset = include_last_offset
         self._graph_plans = {name: json.dumps({"strategy": name, **plan}) for name in _STRATEGIES}
         self.mode, self.strategy = mode, strategy
-        self.include_last_offset = bool(include_last_offset)
         try:
             self.padding_idx = _padding(padding_idx, self.num_embeddings)
         except BaseException:
@@ -213,6 +216,8 @@ class MappedEmbeddingBag(MappedModule):
             one_of(name, value, _MODES)
         elif name == "strategy":
             one_of(name, value, _STRATEGIES)
+        elif name == "include_last_offset":
+            value = flag(name, value)
         elif name == "padding_idx":
             value = _padding(value, self.num_embeddings)
         super().__setattr__(name, value)
@@ -239,7 +244,7 @@ def open_embedding_bag(path, **options):
     bundle = read_bundle(path)
     if bundle.kind != "embedding_bag":
         raise StoreFormatError(f"{bundle.path} is a bundle of kind {bundle.kind!r}, not of an embedding bag")
-    members = {name: bundle.meta.get(name) for name in ("mode", "padding_idx", "include_last_offset")}
+    members = {name: bundle.meta[name] for name in _MEMBERS if name in bundle.meta}
     return MappedEmbeddingBag(path, **{**members, **options})
 
 

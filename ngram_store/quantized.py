@@ -10,7 +10,7 @@ from loaderx.errors import (
     StoreFormatError,
 )
 
-from ._arguments import cache_args, count
+from ._arguments import flag
 from ._identity import check_sha256, identity
 from ._ids import apart, id_memory
 from ._kinds import float_kind, kind_number
@@ -67,17 +67,21 @@ class QuantizedRows:
     """
 
     def __init__(self, path, cache_bytes=0, cache_policy="blocks", threads=None, query_chunk_rows=65536, verify=False):
-        cache_args(cache_bytes, cache_policy)
+        verify = flag("verify", verify)
         options = {
             "cache_bytes": cache_bytes,
             "cache_policy": cache_policy,
-            "threads": None if threads is None else count(threads, "threads", 1),
-            "query_chunk_rows": None if query_chunk_rows is None else count(query_chunk_rows, "query_chunk_rows", 1),
+            "threads": threads,
+            "query_chunk_rows": query_chunk_rows,
         }
         self._begin(read_bundle(path), options)
-        if verify:
-            self._identity = check_sha256(self._bundle.table_path, self._bundle.sha256)
         self._rows()
+        if verify:
+            try:
+                self.verify()
+            except BaseException:
+                self.close()
+                raise
 
     def _begin(self, bundle, options):
         if bundle.kind != "quantized":

@@ -7,9 +7,9 @@ import os
 import numpy as np
 
 from loaderx import _engine
-from loaderx.errors import ArgumentError, DtypeError
+from loaderx.errors import ArgumentError
 
-from ._arguments import count
+from ._arguments import count, one_of
 from ._kinds import kind_number, width_of
 from ._quant_report import QuantizedReport
 from ._quant_source import FloatFile, Matrix
@@ -85,7 +85,8 @@ def pack_quantized(
     block_rows, deduplicate, level, threads
         Of a MEFTNAT1 table, as for `pack_native`.
     overwrite : bool
-        Replace a bundle that is at `out_dir`.
+        Replace a bundle that is at `out_dir`; its directory and files keep
+        their permissions. New ones are their owner's alone.
 
     Returns
     -------
@@ -133,12 +134,10 @@ def _pack(
     threads=None,
     overwrite=False,
 ):
-    if not isinstance(kind, str) or kind not in QUANTIZED:
-        raise (ArgumentError if isinstance(kind, str) else DtypeError)(
-            f"kind must be one of {list(QUANTIZED)}, got {kind!r}"
-        )
-    if not isinstance(native, bool) and not (isinstance(native, str) and native == "auto"):
+    one_of("kind", kind, QUANTIZED)
+    if not isinstance(native, (bool, np.bool_)) and not (isinstance(native, str) and native == "auto"):
         raise ArgumentError(f"native must be 'auto', True or False, got {native!r}")
+    native = native if native == "auto" else bool(native)
     pack_options = {
         "max_block_bytes": max_block_bytes,
         "codec": codec,

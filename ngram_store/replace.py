@@ -13,6 +13,7 @@ from torch import nn
 from loaderx import _engine
 from loaderx.errors import ArgumentError, DtypeError, UnsupportedError
 
+from ._arguments import flag, one_of
 from ._replacement import Replacement, ReplaceReport
 from ._weight import bag_weight_of, weight_of
 from .embedding import MappedEmbedding
@@ -50,7 +51,7 @@ def replace_embeddings(
         weight stays with the other, so that nothing is freed. Embeddings that
         share a weight among themselves are replaced together.
     overwrite : bool
-        Replace bundles that are there.
+        Replace bundles that are there, which keep their permissions.
     **options
         Of `export_embedding`: `codec`, `predictor`, `threads` and so on.
 
@@ -94,8 +95,8 @@ def replace_embeddings(
         raise DtypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, (nn.Embedding, nn.EmbeddingBag)):
         raise ArgumentError("the model is an embedding itself, with no place to put another; use the exporters")
-    if tied not in _TIED:
-        raise ArgumentError(f"tied must be one of {', '.join(map(repr, _TIED))}, got {tied!r}")
+    one_of("tied", tied, _TIED)
+    overwrite = flag("overwrite", overwrite)
     _engine.path_arg(directory)
     kinds = {nn.Embedding: _mapping("embedding", embedding), nn.EmbeddingBag: _mapping("bag", bag)}
     names = _embeddings(model)

@@ -13,7 +13,7 @@ from loaderx.errors import (
     CorruptRecordError,
 )
 
-from ._arguments import POLICIES, cache_args, digest_of
+from ._arguments import POLICIES, cache_args, digest_of, flag
 from ._ids import apart, id_memory
 from ._kinds import element
 from ._numbers import NumberRows
@@ -106,6 +106,7 @@ class NativeRows(NumberRows, OpenTable):
         verify=False,
         checksum=None,
     ):
+        verify = flag("verify", verify)
         self._configure(path, cache_bytes, cache_policy, threads, query_chunk_rows)
         digest = digest_of(checksum)
         self._open()

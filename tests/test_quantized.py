@@ -217,7 +217,7 @@ def test_a_table_without_rows(tmp_path):
     ("change", "error", "text"),
     [
         ({"kind": "int9"}, errors.ArgumentError, "int4_rowwise"),
-        ({"kind": 8}, errors.DtypeError, "kind must be"),
+        ({"kind": 8}, errors.ArgumentError, "kind must be"),
         ({"native": "yes"}, errors.ArgumentError, "native"),
         ({"native": 1}, errors.ArgumentError, "native"),
         ({"chunk_rows": 0}, errors.ArgumentError, "chunk_rows"),

@@ -9,6 +9,7 @@ import torch
 from loaderx import errors
 from ngram_store import (
     MappedEmbedding,
+    MappedMultiHeadEmbedding,
     NativeRows,
     QuantizedRows,
     export_embedding,
@@ -17,6 +18,7 @@ from ngram_store import (
     open_embedding_bag,
     pack_native,
     pack_quantized,
+    replace_embeddings,
 )
 from tests.bags import table_of
 from tests.processes import run_python
@@ -295,16 +297,60 @@ def test_options_that_have_no_hash_or_truth_are_refused(rows, tmp_path):
         for odd in ([1], {"a": 1}, two, torch.zeros(2), memoryview(bytearray(2))):
             with pytest.raises(errors.ZrecordError):
                 call(odd)
-    for call in (
-        lambda odd: pack_native(NUMBERS, new, deduplicate=odd),
-        lambda odd: export_embedding(embedding, new, deduplicate=odd),
-    ):
-        for odd in (two, torch.zeros(2)):
-            with pytest.raises(errors.DtypeError, match="must be True or False"):
-                call(odd)
     assert not new.exists()
     with pytest.raises(errors.ArgumentError, match="not a path"):
         NativeRows("\ud800")
+
+
+def test_flags_are_true_or_false_and_nothing_that_has_truth_or_none(rows, tmp_path):
+    new, bag_path = tmp_path / "new", tmp_path / "b"
+    embedding, bag, model = torch.nn.Embedding(4, 2), torch.nn.EmbeddingBag(4, 2), torch.nn.Sequential()
+    made = [export_embedding_bag(bag, bag_path).path]
+    export_embedding(embedding, tmp_path / "e")
+    export_multihead(torch.nn.Embedding(4, 2), tmp_path / "m", head_sizes=[1, 3])
+    pack_quantized(NUMBERS, tmp_path / "q", "int8")
+    mapped = open_embedding_bag(*made)
+    for name, call in {
+        "deduplicate": [
+            lambda odd: pack_native(NUMBERS, new, deduplicate=odd),
+            lambda odd: export_embedding(embedding, new, deduplicate=odd),
+            lambda odd: pack_quantized(NUMBERS, new, "int8", deduplicate=odd),
+        ],
+        "sha256": [lambda odd: pack_native(NUMBERS, new, sha256=odd)],
+        "verify": [
+            lambda odd: NativeRows(tmp_path / "t.men", verify=odd),
+            lambda odd: QuantizedRows(tmp_path / "q", verify=odd),
+            lambda odd: MappedEmbedding(tmp_path / "e", verify=odd),
+            lambda odd: MappedMultiHeadEmbedding(tmp_path / "m", verify=odd),
+            lambda odd: open_embedding_bag(bag_path, verify=odd),
+        ],
+        "overwrite": [
+            lambda odd: export_embedding(embedding, new, overwrite=odd),
+            lambda odd: export_embedding_bag(bag, new, overwrite=odd),
+            lambda odd: export_multihead(embedding, new, head_sizes=[4], overwrite=odd),
+            lambda odd: pack_quantized(NUMBERS, new, "int8", overwrite=odd),
+            lambda odd: replace_embeddings(model, new, overwrite=odd),
+        ],
+        "include_last_offset": [
+            lambda odd: rows.embedding_bag([1], [0], include_last_offset=odd),
+            lambda odd: open_embedding_bag(bag_path, include_last_offset=odd),
+            lambda odd: setattr(mapped, "include_last_offset", odd),
+        ],
+        "bits": [lambda odd: rows.embedding_bag([[1]], bits=odd)],
+    }.items():
+        for one in call:
+            for odd in (np.zeros(2), torch.zeros(2), torch.tensor(True), 1, "yes", [], object()):
+                with pytest.raises(errors.DtypeError, match=f"^{name} must be True or False, got {type(odd).__name__}"):
+                    one(odd)
+    for odd in (np.zeros(2), torch.zeros(2), ["input"]):
+        with pytest.raises(errors.ArgumentError, match="tied must be one of 'skip', 'input'"):
+            replace_embeddings(model, new, tied=odd)
+    assert not new.exists()
+    export_embedding(embedding, tmp_path / "e", overwrite=np.True_)
+    with QuantizedRows(tmp_path / "q", verify=np.True_) as quantized:
+        assert quantized.embedding_bag([1, 2], [0, 2], include_last_offset=np.True_, bits=np.False_).shape == (1, 8)
+    assert not pack_quantized(NUMBERS, new, "int8", native=np.False_).native
+    mapped.close()
 
 
 # ---- rows that are no source ---------------------------------------------------------------------
