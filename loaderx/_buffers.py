@@ -1,12 +1,60 @@
 """Whose memory the engine can use as it is, and why it can't use others'."""
 
 import sys
+from itertools import chain
 
 import numpy as np
 
 from .errors import ArgumentError, DtypeError
 
-__all__ = ["array_over", "check_tensor", "dense", "masked"]
+__all__ = ["array_over", "as_array", "bytes_of", "check_tensor", "dense", "masked"]
+
+_INT, _LISTS = frozenset({int}), frozenset({list, tuple})
+
+#: How deep lists may be that become an array.
+_DEPTH = 64
+
+#: From so many integers on an array is made faster if NumPy need not look for their dtype.
+_MANY = 16
+
+
+def as_array(given):
+    """Return what NumPy makes of something, the same array of an array; None if that would drop a mask.
+
+    Masked arrays are found in lists and tuples however deep they lie.
+    """
+    if type(given) is np.ndarray:
+        return given
+    if isinstance(given, (list, tuple)):
+        level, shape = given, (len(given),)
+        for _ in range(_DEPTH):
+            if _INT.issuperset(map(type, level)):
+                return _integers(given, level, shape)
+            kinds = set(map(type, level))
+            if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+                return None
+            if kinds <= _LISTS:
+                lengths = set(map(len, level))
+                shape = (*shape, *lengths) if len(lengths) == 1 else ()
+                level = list(chain.from_iterable(level))
+            elif any(issubclass(kind, (list, tuple)) for kind in kinds):
+                shape = ()
+                level = list(chain.from_iterable(inner for inner in level if isinstance(inner, (list, tuple))))
+            else:
+                break
+    elif np.ma.isMaskedArray(given):
+        return None
+    return np.asarray(given)
+
+
+def _integers(given, flat, shape):
+    """Return lists of ints, which are `flat` without nesting, as an array; `shape` is empty if they are ragged."""
+    if shape and len(flat) >= _MANY:
+        try:
+            return np.fromiter(flat, np.int64, len(flat)).reshape(shape)
+        except (OverflowError, ValueError):  # beyond 64 bits, or another thread took some away
+            pass
+    return np.asarray(given)
 
 
 def array_over(obj):
@@ -33,6 +81,15 @@ def array_over(obj):
     if view.nbytes == 0:
         return np.empty(0, np.uint8)
     return np.frombuffer(view, np.uint8)
+
+
+def bytes_of(memory):
+    """View a C-contiguous array or dense tensor as a flat array of uint8."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(memory, torch.Tensor):
+        # Not every dtype of torch's is one of NumPy's.
+        memory = memory.detach().flatten().view(torch.uint8).numpy()
+    return memory.reshape(-1).view(np.uint8)
 
 
 def dense(tensor, what):

@@ -34,6 +34,7 @@ __all__ = [
     "plain",
     "run",
     "system_error",
+    "tensor_address",
     "text",
 ]
 
@@ -253,6 +254,11 @@ def plain(array):
         return None
 
 
+def tensor_address(tensor):
+    """Return the address of a tensor's first element, or of a storage; the caller checked its layout."""
+    return tensor.data_ptr()
+
+
 def pin(obj, writable=False):
     """Return address, size in bytes and owner of any C-contiguous buffer.
 
@@ -274,7 +280,7 @@ def pin(obj, writable=False):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             check_tensor(obj)
-            return obj.data_ptr(), obj.nbytes, obj
+            return tensor_address(obj), obj.nbytes, obj
         obj = array_over(obj)
     if obj.dtype.hasobject:
         raise errors.DtypeError(f"dtype {obj.dtype} holds Python objects, which have no bytes to store")

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 
-from . import dtypes
+from . import _engine, dtypes
 from ._view import StoreView
 from .collate import Flat, Pad
 from .errors import ArgumentError, DtypeError, PrecisionWarning
@@ -145,7 +145,7 @@ class Output:
             kind = self._kinds.get(array.dtype)
             if kind is None:
                 kind = self._kinds[array.dtype] = self.shown(np.zeros(1, array.dtype)).dtype
-        at = array.ctypes.data - whole.data_ptr()
+        at = _engine.address(array) - _engine.tensor_address(whole)
         return whole[at : at + array.nbytes].view(kind).view(array.shape)
 
     def _copied(self, tensor):

@@ -149,7 +149,7 @@ def release_pages(array, block):
     # In a private mapping this would undo the caller's changes.
     if mapping is None or array.mode == "c" or not hasattr(mmap, "MADV_DONTNEED"):
         return
-    begin = _engine.address(block) - np.frombuffer(mapping, np.uint8).ctypes.data
+    begin = _engine.address(block) - _engine.address(np.frombuffer(mapping, np.uint8))
     end = begin + block.nbytes
     begin -= begin % mmap.PAGESIZE
     if 0 <= begin < end <= len(mapping):

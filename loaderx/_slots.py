@@ -11,6 +11,8 @@ from sys import getrefcount
 
 import numpy as np
 
+from . import _engine
+
 __all__ = ["Memory", "Slot"]
 
 _ALIGN = 64
@@ -23,7 +25,7 @@ class _Buffer:
 
     def __init__(self, owner, size):
         self.owner, self.size = owner, size
-        start = owner.ctypes.data
+        start = _engine.address(owner)
         self.at = -start % _ALIGN
         self.address = start + self.at
         self.rest = 0  # which no count is: in use for ever
@@ -99,7 +101,7 @@ class Slot:
         self.number = number
         self._memory = memory
         self.words = array("Q", bytes(8 * (3 + 4 * len(streams))))
-        self.words_address = self.words.buffer_info()[0]
+        self.words_address = _engine.address(self.words)
         self._buffers = {}
         self._set("indices", 8 * most, 2)
         for i, stream in enumerate(streams):

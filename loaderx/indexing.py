@@ -10,6 +10,7 @@ import operator
 
 import numpy as np
 
+from ._buffers import as_array
 from .errors import RecordIndexError
 
 __all__ = ["INT64", "Plan", "outside", "scalar", "select"]
@@ -141,8 +142,8 @@ def _classify(part):
 
 
 def _unmasked(index):
-    array = np.asarray(index)
-    if array is not index and np.ma.isMaskedArray(index):
+    array = as_array(index)
+    if array is None:
         raise RecordIndexError(
             "an index must have no mask of its own, got a masked array; pass .filled(value) or .compressed()"
         )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from loaderx._buffers import masked
+from loaderx._buffers import as_array, masked
 from loaderx.dtypes import is_tensor
 from loaderx.errors import ArgumentError, DtypeError, PaddingIndexError
 
@@ -42,18 +42,15 @@ def array_of(given, name, what):
     ArgumentError
         It is ragged, or too deep.
     """
-    if type(given) is np.ndarray:
-        return given
-    if np.ma.isMaskedArray(given):
-        raise masked(name)
-    if isinstance(given, (list, tuple)) and any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, given))):
-        raise masked(name)
     try:
-        return np.asarray(given.detach().resolve_conj().resolve_neg() if is_tensor(given) else given)
+        array = as_array(given.detach().resolve_conj().resolve_neg() if is_tensor(given) else given)
     except ValueError as error:
         raise ArgumentError(f"{name} must be {what} in a shape without gaps: {error}") from None
     except (TypeError, RuntimeError) as error:  # a tensor on another device, sparse, or of a dtype NumPy lacks
         raise DtypeError(f"{name} must be {what} that NumPy can see: {error}") from None
+    if array is None:
+        raise masked(name)
+    return array
 
 
 def one_of(name, value, known):

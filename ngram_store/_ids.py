@@ -40,7 +40,7 @@ def id_memory(ids, name="ids"):
         if ids.dtype is _INT64 and (address := _engine.plain(ids)) and not address & 7:
             return address, ids.size, 0, ids.shape, ids
     elif _is_plain_tensor(ids, kind):
-        return ids.data_ptr(), ids.numel(), 0, tuple(ids.shape), ids
+        return _engine.tensor_address(ids), ids.numel(), 0, tuple(ids.shape), ids
     array, shape = row_ids(ids, name)
     return _engine.address(array), array.size, int(array.dtype is _UINT64), shape, array
 

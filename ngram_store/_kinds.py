@@ -121,7 +121,7 @@ class Kind:
         if is_tensor(given):
             self._check_weights(str(given.dtype).removeprefix("torch."))
             owner = dense(given, "weights").detach().resolve_neg().contiguous()
-            where = owner.data_ptr()
+            where = _engine.tensor_address(owner)
         else:
             array = array_of(given, "weights", "numbers")
             if isinstance(given, (list, tuple)):

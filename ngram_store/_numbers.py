@@ -1,6 +1,5 @@
 """Rows read as numbers: reduced in bags, or decoded."""
 
-import ctypes
 import sys
 
 import numpy as np
@@ -14,9 +13,6 @@ from ._ids import apart, id_memory
 from ._kinds import bag_kind, float_kind
 
 __all__ = ["NumberRows", "target_of"]
-
-_from_buffer = ctypes.c_char.from_buffer
-_addressof = ctypes.addressof
 
 # Flags of the engine's spec.
 _UNSIGNED, _INCLUDE_LAST, _PADDING, _HALF_WEIGHTS = 1 << 24, 2 << 24, 4 << 24, 8 << 24
@@ -255,11 +251,9 @@ def _one_less(out, kind, offsets):
 
 def target_of(out, kind, rows):
     """Return address, size and owner of the caller's memory for results."""
-    if type(out) is np.ndarray and out.dtype is kind.dtype and out.shape == (*rows, kind.dim):
-        try:  # that ctypes takes it says that it is contiguous and writable
-            return _addressof(_from_buffer(out)), out.nbytes, out
-        except (TypeError, ValueError, BufferError):
-            pass
+    like = type(out) is np.ndarray and out.dtype is kind.dtype and out.shape == (*rows, kind.dim)
+    if like and (address := _engine.plain(out)) is not None:
+        return address, out.nbytes, out
     torch = sys.modules.get("torch")
     if (
         torch is not None
@@ -272,7 +266,7 @@ def target_of(out, kind, rows):
         and out.is_contiguous()
         and not out.is_neg()
     ):
-        return out.data_ptr(), out.nbytes, out
+        return _engine.tensor_address(out), out.nbytes, out
     if torch is not None and isinstance(out, torch.Tensor):
         dense(out, "out")
     kind.check_out(out, rows)

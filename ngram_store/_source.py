@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from loaderx import _engine
-from loaderx._buffers import dense, masked
+from loaderx._buffers import bytes_of, dense, masked
 from loaderx._records import release_pages
 from loaderx._terminal import NPY
 from loaderx.dtypes import is_tensor
@@ -328,13 +328,10 @@ def _flat(chunk):
     if torch is not None and isinstance(chunk, torch.Tensor):
         if chunk.is_quantized:
             raise DtypeError("a quantized tensor's scale has no place in a table; pass its dequantize() or int_repr()")
-        # Not every dtype of torch's is one of NumPy's.
-        chunk = dense(chunk, "a chunk").detach().resolve_conj().resolve_neg().contiguous()
-        return chunk.flatten().view(torch.uint8).numpy()
+        return bytes_of(dense(chunk, "a chunk").detach().resolve_conj().resolve_neg().contiguous())
     if isinstance(chunk, np.ndarray) or hasattr(chunk, "__dlpack__"):
         chunk = np.ascontiguousarray(chunk)
     elif isinstance(chunk, (list, tuple, Mapping)):
         kind = f"{type(chunk).__module__}.{type(chunk).__qualname__}"
         raise DtypeError(f"expected an array or a buffer of whole rows, got {kind}{instead(chunk)}")
-    owner = _engine.pin(chunk)[2]
-    return owner.reshape(-1).view(np.uint8)
+    return bytes_of(_engine.pin(chunk)[2])

@@ -3,6 +3,7 @@
 import os
 
 from loaderx import _engine
+from loaderx._buffers import bytes_of
 from loaderx.errors import (
     BufferSizeError,
     ClosedError,
@@ -170,7 +171,7 @@ class QuantizedRows:
         if encoded_scratch is None:
             rows.gather_floats(ids, self._kind, out=output, dim=self._dim)
             return
-        where, n, unsigned, shape, ids = id_memory(ids)
+        where, n, _unsigned, shape, ids = id_memory(ids)
         kind = float_kind(self._kind, self._dim, self._width, None)
         target, size, output = target_of(output, kind, tuple(shape))
         scratch, room, owner = _engine.pin(encoded_scratch, writable=True)
@@ -180,7 +181,7 @@ class QuantizedRows:
         for name, memory in (("ids", (where, 8 * n)), ("encoded_scratch", (scratch, used))):
             apart(target, size, name, *memory)
         apart(scratch, used, "ids", where, 8 * n, "encoded_scratch")
-        rows._fill(rows._id(), where, n, unsigned, scratch, used, (ids, owner))
+        rows.gather_into(ids, bytes_of(owner)[:used])
         number, step = kind_number(self._kind), max(_DECODED_AT_ONCE // self._dim, 1)
         for start in range(0, n, step):
             some = min(step, n - start)

@@ -10,6 +10,7 @@ import os
 import numpy as np
 
 from loaderx import _engine
+from loaderx._buffers import bytes_of
 from loaderx.errors import BufferSizeError, ClosedError, CorruptRecordError, RecordIndexError
 
 from ._ids import row_ids
@@ -61,9 +62,7 @@ class PythonRows:
         _address, size, owner = _engine.pin(out, writable=True)
         if size != rows.nbytes:
             raise BufferSizeError(f"the rows are {rows.nbytes} bytes, and out has {size}")
-        if not isinstance(owner, np.ndarray):  # a tensor
-            owner = owner.detach().reshape(-1).view(__import__("torch").uint8).numpy()
-        owner.reshape(-1).view(np.uint8)[:] = rows.reshape(-1)
+        bytes_of(owner)[:] = rows.reshape(-1)
 
     def prefetch(self, ids):
         """Do nothing, but for the errors of ids that are no integers."""

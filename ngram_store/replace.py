@@ -204,7 +204,7 @@ def _memory(tensor):
     if tensor is None or tensor.is_meta or isinstance(tensor, nn.parameter.UninitializedTensorMixin):
         return None
     try:
-        return tensor.untyped_storage().data_ptr() or None
+        return _engine.tensor_address(tensor.untyped_storage()) or None
     except (NotImplementedError, RuntimeError):  # sparse, and subclasses that wrap others
         return None
 
@@ -220,7 +220,7 @@ class _Bundles:
         """Return the module that takes the place of another."""
         is_bag = isinstance(module, nn.EmbeddingBag)
         weight = module.weight
-        key = (is_bag, weight.data_ptr(), weight.shape, weight.stride(), weight.dtype, module.padding_idx)
+        key = (is_bag, _engine.tensor_address(weight), weight.shape, weight.stride(), weight.dtype, module.padding_idx)
         path = None if is_bag else self._written.get(key)
         if path is None:
             path = self._written[key] = os.path.join(self._folder, quote(name, safe=""))

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
+from loaderx._buffers import as_array
 from loaderx.errors import RecordIndexError
 from loaderx.indexing import Plan, select
 
@@ -149,5 +150,16 @@ def test_a_masked_array_is_no_index():
     for index in (masked, masked.astype(bool), (masked,), (slice(None), masked)):
         with pytest.raises(RecordIndexError, match=r"got a masked array; pass \.filled"):
             Plan(index, (2, 2))
-    with pytest.raises(RecordIndexError, match="masked array"):
-        select(masked, range(2))
+    for index in (masked, [masked], [[masked, masked]], [([0, 1], [1, 0]), ([0, 1], masked)], [0, np.ma.masked]):
+        with pytest.raises(RecordIndexError, match="masked array"):
+            select(index, range(2))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [[5], [1, 2] * 20, [2**62] * 20, [2**63] * 20, [-1, 2] * 20, [np.int8(1)] * 20, [[1, 2]] * 20, [True, False] * 10],
+)
+def test_lists_become_what_numpy_makes_of_them(index):
+    expected = np.asarray(index)
+    found = as_array(index)
+    assert found.dtype == expected.dtype and found.tolist() == expected.tolist()

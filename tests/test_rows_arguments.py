@@ -174,7 +174,8 @@ def test_masks_are_refused_wherever_they_would_go_unseen(rows, quantized, tmp_pa
     calls = {
         "ids": [
             lambda: rows.gather(MASKED), lambda: rows.gather_into(MASKED, bytearray(64)), lambda: rows.prefetch(MASKED),
-            lambda: rows.gather([MASKED, MASKED]), lambda: rows.gather_floats(MASKED, "fp32"),
+            lambda: rows.gather([MASKED, MASKED]), lambda: rows.gather([[MASKED], [MASKED]]),
+            lambda: rows.prefetch(([1, 2], [[[1], MASKED]])), lambda: rows.gather_floats(MASKED, "fp32"),
             lambda: rows.embedding_bag(MASKED, [0]), lambda: quantized.gather(MASKED),
             lambda: quantized.gather_into(MASKED, np.empty((2, 8), np.float32)), lambda: quantized.prefetch(MASKED),
         ],
