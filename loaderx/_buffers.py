@@ -23,31 +23,42 @@ def as_array(given):
 
     Masked arrays are found in lists and tuples however deep they lie.
     """
-    if type(given) is np.ndarray:
+    kind = type(given)
+    if kind is np.ndarray:
         return given
-    if isinstance(given, (list, tuple)):
-        level, shape = given, (len(given),)
-        for _ in range(_DEPTH):
-            if _INT.issuperset(map(type, level)):
-                return _integers(given, level, shape)
-            kinds = set(map(type, level))
-            if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
-                return None
-            if kinds <= _LISTS:
-                lengths = set(map(len, level))
-                shape = (*shape, *lengths) if len(lengths) == 1 else ()
-                level = list(chain.from_iterable(level))
-            elif any(issubclass(kind, (list, tuple)) for kind in kinds):
-                shape = ()
-                level = list(chain.from_iterable(inner for inner in level if isinstance(inner, (list, tuple))))
-            else:
-                break
-    elif np.ma.isMaskedArray(given):
+    if kind is list or isinstance(given, (list, tuple)):
+        if len(given) >= _MANY:
+            return _of_nested(given)
+        for one in given:  # for so few faster than a set
+            if type(one) is not int:
+                return _of_nested(given)
+    elif issubclass(kind, np.ma.MaskedArray):
         return None
     return np.asarray(given)
 
 
-def _integers(given, flat, shape):
+def _of_nested(given):
+    """Return lists of anything as an array, None if there is a mask in them."""
+    level, shape = given, (len(given),)
+    for _ in range(_DEPTH):
+        kinds = set(map(type, level))
+        if kinds <= _INT:
+            return _of_ints(given, level, shape)
+        if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+            return None
+        if kinds <= _LISTS:
+            lengths = set(map(len, level))
+            shape = (*shape, *lengths) if len(lengths) == 1 and shape else ()
+            level = list(chain.from_iterable(level))
+        elif any(issubclass(kind, (list, tuple)) for kind in kinds):
+            shape = ()
+            level = list(chain.from_iterable(inner for inner in level if isinstance(inner, (list, tuple))))
+        else:
+            break
+    return np.asarray(given)
+
+
+def _of_ints(given, flat, shape):
     """Return lists of ints, which are `flat` without nesting, as an array; `shape` is empty if they are ragged."""
     if shape and len(flat) >= _MANY:
         try:

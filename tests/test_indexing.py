@@ -157,9 +157,34 @@ def test_a_masked_array_is_no_index():
 
 @pytest.mark.parametrize(
     "index",
-    [[5], [1, 2] * 20, [2**62] * 20, [2**63] * 20, [-1, 2] * 20, [np.int8(1)] * 20, [[1, 2]] * 20, [True, False] * 10],
+    [
+        [5],
+        [1, 2] * 20,
+        [2**62] * 20,
+        [2**63] * 20,
+        [-1, 2] * 20,
+        [np.int8(1)] * 20,
+        [[1, 2]] * 20,
+        [True, False] * 10,
+        [],
+        [[]],
+        [[], []],
+        [([1, 2], (3, 4))] * 9,
+        [[2**63, 1]] * 20,
+        [1.5] * 20,
+        [[1, 2.5]] * 20,
+        [np.array([1, 2])] * 9,
+        [1, np.float32(2)],
+        (1, 2),
+    ],
 )
 def test_lists_become_what_numpy_makes_of_them(index):
     expected = np.asarray(index)
     found = as_array(index)
-    assert found.dtype == expected.dtype and found.tolist() == expected.tolist()
+    assert (found.dtype, found.shape, found.tolist()) == (expected.dtype, expected.shape, expected.tolist())
+
+
+@pytest.mark.parametrize("index", [[[1, 2] * 9, [3] * 9], [[[1] * 20, [2] * 20], [[3] * 20]], [[1] * 20, [[2] * 20]]])
+def test_ragged_lists_are_no_arrays(index):
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        as_array(index)
