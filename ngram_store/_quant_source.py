@@ -11,6 +11,7 @@ from loaderx._records import release_pages
 from loaderx.errors import ArgumentError, DtypeError
 
 from ._arguments import instead
+from ._formats import refuse_formats
 
 __all__ = ["FloatFile", "Matrix"]
 
@@ -34,6 +35,7 @@ class FloatFile:
     def __init__(self, path, dim, chunk_rows):
         _engine.path_arg(path)  # refuses what is no path
         self._path = os.path.abspath(os.fsdecode(path))
+        refuse_formats(self._path, " to pack_quantized")
         self.dim, self._step = dim, _step(chunk_rows, dim)
         try:
             size = os.stat(self._path).st_size

@@ -12,12 +12,12 @@ import numpy as np
 from loaderx import _engine
 from loaderx._buffers import bytes_of, dense, masked
 from loaderx._records import release_pages
-from loaderx._terminal import NPY
 from loaderx.dtypes import is_tensor
 from loaderx.errors import ArgumentError, DtypeError, ZrecordError
 
 from ._arguments import instead
-from ._kinds import kind_of_dtype, recorded_kind
+from ._formats import refuse_formats
+from ._kinds import dtype_of_kind, kind_of_dtype, recorded_kind
 from ._spool import Spool
 
 __all__ = ["Chunks", "File", "Memory", "source_of"]
@@ -168,11 +168,27 @@ class _Layout:
 
 
 def _agree(dtype, kind, what):
-    """Refuse numbers of another dtype than a table records."""
+    """Refuse numbers of another dtype than a table records, and what can't be rows that were encoded."""
+    if dtype is not None and dtype_of_kind(kind) is None and not _is_bytes(dtype):
+        raise DtypeError(
+            f"{what} is of {_name_of(dtype)}, and {kind} rows are encoded: elements of uint8, or bytes, which hold "
+            "codes and a scale; pack_quantized makes them of numbers"
+        )
     swapped = isinstance(dtype, np.dtype) and not dtype.isnative
     found = dtype.str if swapped else kind_of_dtype(dtype)
     if found not in (None, kind):
         raise DtypeError(f"{what} is of {found}, and the table's rows are to be {kind}")
+
+
+def _is_bytes(dtype):
+    """Whether elements may be bytes of anything."""
+    if isinstance(dtype, np.dtype):
+        return dtype == np.uint8 or dtype.kind == "S" or issubclass(dtype.type, np.void)
+    return _name_of(dtype) == "uint8"
+
+
+def _name_of(dtype):
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
 class File:
@@ -189,7 +205,7 @@ class File:
     def __init__(self, path):
         _engine.path_arg(path)  # refuses what is no path
         self._path = os.path.abspath(os.fsdecode(path))
-        _refuse_formats(self._path)
+        refuse_formats(self._path)
 
     def row_bytes(self, given):
         """Return the width of a row."""
@@ -293,25 +309,6 @@ class Chunks:
             if packing.kind:
                 _agree(getattr(chunk, "dtype", None), packing.kind, f"chunk {number}")
             write(flat)
-
-
-#: How files begin that hold more than rows.
-_FORMATS = {
-    NPY: "a .npy file: pass numpy.load(path, mmap_mode='r')",
-    b"PK\x03\x04": "a zip archive (.npz, .pt): load it and pass the array",
-    b"MEFTNAT1": "a table already",
-}
-
-
-def _refuse_formats(path):
-    try:
-        with open(path, "rb") as file:
-            first = file.read(8)
-    except OSError:
-        return  # the engine says what is wrong
-    for sign, what in _FORMATS.items():
-        if first.startswith(sign):
-            raise ArgumentError(f"{path} is no file of rows alone, but {what}")
 
 
 def _chain(first, rest):

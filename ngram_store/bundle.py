@@ -49,6 +49,7 @@ from loaderx.errors import CorruptRecordError, StoreExistsError, StoreFormatErro
 
 from ._arguments import flag
 from ._kinds import width_of
+from ._parents import make_parents, sync
 from ._rename import exchange
 
 __all__ = ["DTYPES", "META_FILE", "TABLE_FILES", "Bundle", "read_bundle", "write_bundle"]
@@ -206,7 +207,7 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
     process = os.getpid()
     made, temporary, lock = [], os.path.join(parent, f".{name[:50]}.bundle-{secrets.token_hex(4)}.tmp"), -1
     try:
-        _make_parents(parent, made)
+        make_parents(parent, made)
         _remove_stale(parent, name)
         os.mkdir(temporary, 0o700)
         lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
@@ -225,7 +226,7 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
         os.fsync(lock)
         _publish(temporary, target, overwrite)
         for named in (target, *made):
-            _sync(os.path.dirname(named))
+            sync(os.path.dirname(named))
     except BaseException as error:
         if os.getpid() != process:  # a child of what made the rows, and the files are not its own
             raise
@@ -249,14 +250,6 @@ def _check_place(target, overwrite):
         raise StoreExistsError(f"{target} exists, and is no bundle that could be replaced")
     if not overwrite:
         raise StoreExistsError(f"there is a bundle at {target} already; overwrite=True replaces it")
-
-
-def _make_parents(parent, made):
-    missing = parent
-    while not os.path.isdir(missing):
-        made.append(missing)
-        missing = os.path.dirname(missing)
-    os.makedirs(parent, exist_ok=True)
 
 
 def _remove_stale(parent, name):
@@ -300,11 +293,3 @@ def _keep_modes(old, new):
 
 def _mode(path):
     return os.stat(path).st_mode & 0o7777
-
-
-def _sync(folder):
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -27,10 +27,11 @@ from loaderx import __version__, _engine
 from loaderx._terminal import BAD, OK, execute, is_npy, line, map_npy, prepare, size
 from loaderx.errors import CorruptRecordError, StoreExistsError
 
+from ._formats import check_replaceable
 from ._identity import check_sha256
 from ._kinds import KINDS, kind_name
 from ._plain import PlainRows
-from .bundle import read_bundle
+from .bundle import META_FILE, read_bundle
 from .quantized import QuantizedRows
 from .quantizer import QUANTIZED, pack_quantized, pack_quantized_file
 from .rows import NativeRows
@@ -143,6 +144,9 @@ def _pack(args):
     }
     if args.kind is not None:
         return _pack_quantized(args, array, options), OK
+    check_replaceable(args.table)
+    if os.path.isfile(os.path.join(args.table, META_FILE)):
+        raise StoreExistsError(f"{args.table} is a bundle, which --kind writes and replaces; choose another path")
     if os.path.lexists(args.table) and not args.overwrite:
         raise StoreExistsError(f"{args.table} exists; --overwrite replaces it")
     source = args.source if array is None else array

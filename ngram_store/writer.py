@@ -12,7 +12,9 @@ from loaderx._watch import Watch
 from loaderx.errors import ArgumentError, DtypeError
 
 from ._arguments import array_of, count, flag
+from ._formats import check_replaceable
 from ._kinds import kind_name
+from ._parents import parents
 from ._source import source_of
 
 __all__ = ["BlockEncoding", "PackReport", "pack_native"]
@@ -127,7 +129,7 @@ def pack_native(
         is a path. Arrays that are not contiguous, are mapped, or are data
         sets with a ``shape`` are read piece by piece.
     path : path_like
-        Of the table; its directory must exist.
+        Of the table. Missing directories above it are made.
     row_bytes : int, optional
         Width of a row, 1 to 2**30. Arrays of two dimensions or more tell it.
     block_rows : int
@@ -194,6 +196,9 @@ def pack_native(
     DtypeError
         An argument has a wrong type, or an array or a chunk has another dtype
         than `dtype` says, or than the first chunk.
+    StoreExistsError
+        There is a file at `path` that is no table. One that is a table, or
+        empty, is replaced.
     StoreNotFoundError, StoreIOError
         A file can't be read or written; ``errno`` tells why.
 
@@ -221,7 +226,9 @@ def pack_native(
     >>> report.rows, report.row_bytes, report.blocks
     (1000, 64, 4)
     """
-    folder = os.path.dirname(_target(path))
+    target = _target(path)
+    check_replaceable(target)
+    folder = os.path.dirname(target)
     order = None if row_order is None else _order(row_order)
     options = {
         "block_rows": min(_int("block_rows", block_rows), 1 << 62),
@@ -244,7 +251,7 @@ def pack_native(
     options["dtype"] = rows.layout.kind(kind, row_bytes, options["version"]) or ""
     options["rows"] = 0 if order is not None else rows.rows
     options["element_bytes"] = element_bytes or rows.layout.element_bytes(row_bytes)
-    with _Packing(_target(path), folder, options) as packing:
+    with parents(folder), _Packing(target, folder, options) as packing:
         rows.write(packing, order)
         return packing.finish()
 

@@ -98,6 +98,13 @@ def test_pack_quantised(tmp_path, source, matrix, run_json):
         np.testing.assert_array_equal(one.gather(np.arange(500)), other.gather(np.arange(500)))
 
 
+def test_pack_says_what_replaces_a_bundle(tmp_path, source, run):
+    run("pack", source, tmp_path / "q", "--kind", "int8")
+    for more in ((), ("--overwrite",)):
+        status, _, err = run("pack", source, tmp_path / "q", *more)
+        assert status == 1 and "is a bundle, which --kind writes and replaces" in err
+
+
 def test_info(any_table, run, run_json):
     path, file = any_table
     status, got = run_json("info", path)
@@ -152,7 +159,9 @@ def test_bench(any_table, run, run_json):
         ("pack", "raw", "out", "--row-bytes", "7"),
         ("pack", "raw", "out", "--dim", "7", "--kind", "fp16"),
         ("pack", "in.npy", "out", "--dim", "7", "--kind", "fp16"),
-        ("pack", "in.npy", "nowhere/out"),
+        ("pack", "in.npy", "in.npy/out"),
+        ("pack", "in.npy", "in.npy", "--overwrite"),
+        ("pack", "in.npy", "notes", "--overwrite"),
         ("pack", "in.npy", "out", "--level", "30"),
         ("bench", "empty"),
         ("bench", "t.men", "--cache-bytes", "-1"),
@@ -161,12 +170,14 @@ def test_bench(any_table, run, run_json):
 def test_failures_are_one_line(tmp_path, monkeypatch, source, table, run, run_json, args):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw").write_bytes(bytes(32))
+    (tmp_path / "notes").write_text("x")
+    before = source.read_bytes()
     pack_native(np.zeros((0, 4), np.float32), "empty")
     status, out, err = run(*args)
     assert status == 1 and out == "" and err.count("\n") == 1 and err.startswith("ngram-store: ")
     status, got = run_json(*args)
     assert status == 1 and set(got) == {"error", "kind"}
-    assert not os.path.exists("out")
+    assert not os.path.exists("out") and source.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,15 @@ import torch
 import ngram_store
 from loaderx.converter import from_numpy
 from loaderx.dataset import DenseDataset
-from loaderx.errors import ArgumentError, DtypeError, StoreFormatError, StoreIOError, StoreNotFoundError, ZrecordError
+from loaderx.errors import (
+    ArgumentError,
+    DtypeError,
+    StoreExistsError,
+    StoreFormatError,
+    StoreIOError,
+    StoreNotFoundError,
+    ZrecordError,
+)
 from ngram_store import pack_native
 from tests.processes import run_python
 from tests.reference_table import read_table
@@ -251,15 +259,15 @@ BAD = [
 
 @pytest.mark.parametrize("source, options, kind, text", BAD, ids=[text for *_, text in BAD])
 def test_bad_arguments_leave_the_old_table(path, source, options, kind, text):
-    path.write_bytes(b"old")
+    path.write_bytes(b"MEFTNAT1 old")
     with pytest.raises(kind) as caught:
         pack_native(source, path, **options)
     assert text in str(caught.value)
-    assert os.listdir(path.parent) == [path.name] and path.read_bytes() == b"old"
+    assert os.listdir(path.parent) == [path.name] and path.read_bytes() == b"MEFTNAT1 old"
 
 
 def test_bad_places_and_sources(path, tmp_path, floats):
-    for place, kind in [(tmp_path, StoreIOError), (tmp_path / "none" / "x", StoreNotFoundError), ("", ArgumentError)]:
+    for place, kind in [(tmp_path, StoreIOError), (__file__ + "/none/x", StoreIOError), ("", ArgumentError)]:
         with pytest.raises(kind):
             pack_native(floats, place)
     with pytest.raises(OSError, match="directory") as caught:
@@ -273,9 +281,35 @@ def test_bad_places_and_sources(path, tmp_path, floats):
         pack_native(file, path, row_bytes=4)
     same = tmp_path / "same"
     same.write_bytes(b"abcd")
-    with pytest.raises(ArgumentError, match="with the rows as well"):
+    with pytest.raises(StoreExistsError, match="no table"):
         pack_native(same, same, row_bytes=4)
     assert same.read_bytes() == b"abcd" and os.listdir(path.parent) == []
+
+
+def test_files_that_are_no_tables_are_left_alone(path, tmp_path, floats):
+    np.save(tmp_path / "w.npy", floats)
+    (tmp_path / "notes").write_text("x")
+    for place in (tmp_path / "w.npy", tmp_path / "notes"):
+        before = place.read_bytes()
+        (tmp_path / "link").symlink_to(place)
+        for name in (place, tmp_path / "link"):
+            with pytest.raises(StoreExistsError, match=r"is a file and no table, so it is left alone"):
+                pack_native(iter([None]), name)  # before anything is asked for
+        (tmp_path / "link").unlink()
+        assert place.read_bytes() == before
+    path.touch()
+    for rows in (floats, floats[:10]):  # nothing, and a table
+        pack_native(rows, path)
+        assert_holds(path, rows)
+
+
+def test_missing_directories_are_made(tmp_path, floats):
+    path = tmp_path / "one" / "two" / "t.men"
+    with pytest.raises(DtypeError):
+        pack_native(iter([floats, None]), path)
+    assert os.listdir(tmp_path) == []
+    pack_native(floats, path)
+    assert_holds(path, floats)
 
 
 def test_what_an_iterator_raises_comes_through(path, floats):

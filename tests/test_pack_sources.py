@@ -1,5 +1,6 @@
 """Sources of tables that look like rows and are not."""
 
+import json
 import warnings
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from loaderx.errors import ArgumentError, DtypeError
-from ngram_store import pack_native
+from ngram_store import pack_native, pack_quantized_file
 from tests.processes import run_python
 
 
@@ -21,10 +22,35 @@ def test_files_that_hold_more_than_rows_are_refused(path, tmp_path, rng):
     np.save(tmp_path / "w.npy", floats)
     np.savez(tmp_path / "w.npz", floats)
     pack_native(floats, tmp_path / "other.men")
-    for name, text in (("w.npy", "numpy.load"), ("w.npz", "zip archive"), ("other.men", "table already")):
-        with pytest.raises(ArgumentError, match=text):
+    torch.save(torch.from_numpy(floats), tmp_path / "w.pt")
+    safetensors(tmp_path / "w.safetensors", floats)
+    for name, text, to in (
+        ("w.npy", "a .npy file: pass numpy.load.*", " to pack_quantized"),
+        ("w.npz", "a zip archive .* load it and pass the array", " to pack_quantized"),
+        ("w.pt", "a zip archive .* load it and pass the array", " to pack_quantized"),
+        ("w.safetensors", "a .safetensors file: load it and pass the tensor", " to pack_quantized"),
+        ("other.men", "a table already", ""),
+    ):
+        with pytest.raises(ArgumentError, match=f"is no file of rows alone, but {text}$"):
             pack_native(tmp_path / name, path, row_bytes=4)
-    assert not path.exists()
+        with pytest.raises(ArgumentError, match=f"is no file of rows alone, but {text}{to}$"):
+            pack_quantized_file(tmp_path / name, tmp_path / "q", 1, "int8")
+    assert not path.exists() and not (tmp_path / "q").exists()
+
+
+def safetensors(path, floats):
+    """Write a file as the package of that name does."""
+    entry = {"dtype": "F32", "shape": floats.shape, "data_offsets": [0, floats.nbytes]}
+    header = json.dumps({"w": entry}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + floats.tobytes())
+
+
+def test_rows_that_begin_like_a_header_are_rows(path, tmp_path):
+    """Of int64, those of which the second is the two characters that an object of JSON begins with."""
+    for first in (100, 2, 790, 793, 1 << 60):
+        np.array([first, int.from_bytes(b'{"', "little"), *range(98)]).tofile(tmp_path / "raw")
+        assert pack_native(tmp_path / "raw", path, row_bytes=8).rows == 100
 
 
 def test_chunks_of_other_rows_are_refused(path):

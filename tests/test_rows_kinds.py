@@ -112,7 +112,8 @@ def test_it_may_be_stated(path, tmp_path, name):
     raw = numbers(np.int8, (50, 64)).view(np.uint8)
     raw.tofile(tmp_path / "raw")
     same = [name] if KINDS[name][1] is None else [name, np.dtype(KINDS[name][1]), np.dtype(KINDS[name][1]).name]
-    for source in (tmp_path / "raw", raw, raw.tobytes(), [raw.tobytes(), raw], raw.view(np.uint16)):
+    sources = [tmp_path / "raw", raw, raw.tobytes(), [raw.tobytes(), raw], raw.view("V4"), torch.from_numpy(raw)]
+    for source in sources if KINDS[name][1] is None else [*sources, raw.view(np.uint16), raw.view(np.int8)]:
         for dtype in same:
             assert pack_native(source, path, row_bytes=64, dtype=dtype).dtype == name
             assert read_table(path)[0]["kind"] == KINDS[name][0]
@@ -123,7 +124,7 @@ def test_what_is_stated_and_does_not_fit_is_refused(path):
     for source, options, error, text in (
         (floats, {"dtype": "fp64"}, errors.DtypeError, "the source is of fp32, and the table's rows are to be fp64"),
         (floats.astype(">f4"), {"dtype": "fp32"}, errors.DtypeError, ">f4"),
-        (torch.ones(3, 4), {"dtype": "int8"}, errors.DtypeError, "of fp32, .* to be int8"),
+        (torch.ones(3, 4), {"dtype": "int8"}, errors.DtypeError, "of float32, and int8 rows are encoded"),
         (b"x" * 12, {"dtype": "fp64", "row_bytes": 12}, errors.ArgumentError, "rows of 12 bytes are no fp64"),
         (b"x" * 8, {"dtype": "uint8_rowwise", "row_bytes": 8}, errors.ArgumentError, "no uint8_rowwise"),
         (b"x" * 8, {"dtype": "fp32", "row_bytes": 8, "version": 2}, errors.ArgumentError, "from version 3 on"),
@@ -136,6 +137,18 @@ def test_what_is_stated_and_does_not_fit_is_refused(path):
         with pytest.raises(error, match=text):
             pack_native(source, path, **options)
         assert not path.exists()
+
+
+@pytest.mark.parametrize("name", [name for name, (_, dtype) in KINDS.items() if dtype is None])
+def test_numbers_are_no_encoded_rows(path, name):
+    """Elements of int8 look like the codes, and have no scale."""
+    for dtype in ("i1", "i2", "u2", "u4", "i8", "?", "c8", "f4", ml_dtypes.float8_e5m2, ml_dtypes.int4):
+        array = numbers(dtype)
+        tensor = torch.from_numpy(array) if array.dtype.isbuiltin == 1 else iter([array])
+        for source in (array, tensor, [array], np.asfortranarray(array)):
+            with pytest.raises(errors.DtypeError, match=rf"is of {array.dtype.name}, and {name} rows .*pack_quantized"):
+                pack_native(source, path, dtype=name)
+    assert not path.exists()
 
 
 def test_a_predictor_needs_a_codec(path):
