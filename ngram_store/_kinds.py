@@ -15,9 +15,12 @@ __all__ = [
     "KINDS",
     "Kind",
     "bag_kind",
+    "check_element",
+    "dtype_of",
     "dtype_of_kind",
     "element",
     "float_kind",
+    "float_name",
     "kind_name",
     "kind_number",
     "kind_of_dtype",
@@ -41,6 +44,8 @@ _UNKNOWN = "fp32"
 #: What a table records of numbers that are of none of the kinds.
 _OTHER = "other"
 _BY_DTYPE = {result: name for name, (_, _, tail, result) in KINDS.items() if not tail}
+#: Names of torch's that mean something else to NumPy, or nothing.
+_TORCH = {"torch.half": "float16", "torch.float": "float32", "torch.double": "float64"}
 _MODES = {"sum": 0, "mean": 1, "max": 2}
 _ACCUMULATE = {"torch": 0, "f64": 1}
 _DIM_AT = 32
@@ -178,18 +183,48 @@ def float_kind(dtype, dim, row_bytes, recorded):
 
 def element(given, row_bytes, recorded):
     """Return the dtype of a row's elements; numbers must be those that the table records."""
+    spelled = _spelled(given)
+    if isinstance(spelled, str) and spelled in KINDS and spelled != "int8":  # which is also one of NumPy's
+        raise DtypeError(f"{spelled} rows do not consist of elements of one dtype: gather_floats decodes them")
     try:
-        plain = isinstance(given, (np.dtype, type))
-        dtype = np.dtype(given) if plain else from_name(str(given).removeprefix("torch."))
-    except (StoreFormatError, TypeError):
-        raise DtypeError(f"dtype must be one of NumPy's or its name, got {given!r}") from None
+        dtype = from_name(spelled) if isinstance(spelled, str) else np.dtype(spelled)
+    except (StoreFormatError, TypeError, ValueError):
+        raise DtypeError(f"dtype must be one of NumPy's or torch's or its name, got {_shown(given)}") from None
     if dtype.hasobject or dtype.itemsize == 0 or row_bytes % dtype.itemsize:
         raise DtypeError(f"rows of {row_bytes} bytes do not consist of {dtype}")
-    part = np.dtype(f"{dtype.byteorder}f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
-    # Those of foreign byte order, and of kinds that no table records, have no kind.
-    if recorded not in (None, _OTHER, kind_of_dtype(part)) and "float" in part.name:
-        raise _differs(recorded, dtype)
+    check_element(dtype, recorded, "dtype says")
     return dtype
+
+
+def dtype_of(out):
+    """Return NumPy's or torch's dtype of memory, None if it does not say what it holds."""
+    if hasattr(out, "dtype"):
+        return out.dtype
+    try:
+        return np.dtype(memoryview(out).format)
+    except (TypeError, ValueError, SyntaxError, BufferError):
+        return None
+
+
+def check_element(dtype, recorded, what):
+    """Refuse floating-point numbers that are not what a table records.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype or torch.dtype
+    recorded : str or None
+    what : str
+        For the message: who says that rows are of that dtype.
+    """
+    name = dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
+    part = f"float{int(name.removeprefix('complex')) // 2}" if name.startswith("complex") else name
+    # Those of foreign byte order, and of kinds that no table records, have no kind.
+    kind = _BY_DTYPE.get(part) if getattr(dtype, "isnative", True) else None
+    if recorded not in (None, _OTHER, kind) and "float" in part:
+        raise DtypeError(
+            f"the table records that its rows are {recorded}, and {what} {dtype}: gather_floats converts them to "
+            "float32, and bytes or integers take them as they are"
+        )
 
 
 def width_of(kind, dim):
@@ -229,12 +264,8 @@ def same_kind(dtype, recorded):
         return recorded
     name = kind_name(dtype)
     if recorded not in (None, name):
-        raise _differs(recorded, name)
+        raise DtypeError(f"the table records that its rows are {recorded}, and dtype says {name}")
     return name
-
-
-def _differs(recorded, given):
-    return DtypeError(f"the table records that its rows are {recorded}, and dtype says {given}")
 
 
 def kind_of_dtype(dtype):
@@ -271,15 +302,44 @@ def kind_name(dtype):
     """
     if isinstance(dtype, str) and dtype in KINDS:
         return dtype
-    if isinstance(dtype, (str, type, np.dtype)):
-        if isinstance(dtype, np.dtype) and not dtype.isnative:
-            raise DtypeError(f"rows are little-endian, and {dtype.str} is not")
+    name = _spelled(dtype)
+    if not isinstance(name, str) or name not in _BY_DTYPE:  # bfloat16 is one also where NumPy lacks it
         try:
-            name = _BY_DTYPE.get(np.dtype(dtype).name if not isinstance(dtype, str) else dtype.removeprefix("torch."))
-        except TypeError:
-            name = None
-    else:
-        name = _BY_DTYPE.get(str(dtype).removeprefix("torch."))
+            found = None if dtype is None else np.dtype(name)
+        except (TypeError, ValueError, SyntaxError):
+            found = None
+        if found is not None and not found.isnative:
+            raise DtypeError(f"rows are little-endian, and {found.str} is not")
+        name = getattr(found, "name", "")
+    if name not in _BY_DTYPE:
+        raise DtypeError(f"dtype must be one of {list(KINDS)} or what NumPy or torch call them, got {_shown(dtype)}")
+    return _BY_DTYPE[name]
+
+
+def float_name(dtype):
+    """Return the name of the dtype of rows that are nothing but numbers, given in any spelling.
+
+    Raises
+    ------
+    DtypeError
+        There is none.
+    """
+    name = dtype_of_kind(kind_name(dtype))
     if name is None:
-        raise DtypeError(f"dtype must be one of {list(KINDS)} or what NumPy or torch call them, got {dtype!r}")
+        raise DtypeError(f"dtype must be one of {list(_BY_DTYPE)} or another name of one, got {_shown(dtype)}")
     return name
+
+
+def _spelled(dtype):
+    """Return a dtype as NumPy spells it: names of kinds and of torch's by its own, the rest as given."""
+    text = str(dtype) if type(dtype).__module__ == "torch" else dtype
+    if not isinstance(text, str):
+        return text
+    if text.startswith("torch."):
+        text = _TORCH.get(text, text.removeprefix("torch."))
+    return dtype_of_kind(text) or text
+
+
+def _shown(dtype):
+    """Return a dtype as messages show it."""
+    return f"{dtype.__module__}.{dtype.__name__}" if isinstance(dtype, type) else repr(dtype)

@@ -3,6 +3,8 @@
 import json
 import os
 
+import numpy as np
+
 from loaderx import _engine
 from loaderx.errors import ClosedError, StoreFormatError
 
@@ -39,6 +41,8 @@ class OpenTable:
         self._opened = opened
         self._row_bytes = self._short = 0
         self._recorded = None
+        #: A dtype of memory that takes rows; the last one that was checked.
+        self._fits = None
 
     def _open(self):
         raw, address, size = _engine.path_arg(self._where)
@@ -63,6 +67,7 @@ class OpenTable:
         self._opened = seen[0]
         self._info = info = seen[0][0]
         self._row_bytes, self._recorded = info["row_bytes"], info["dtype"]
+        self._fits = np.dtype(np.uint8)
         block = min(info["block_rows"], max(info["stored_rows"], 1)) * info["row_bytes"]
         # Most ids of a query that is short whatever they are.
         self._short = 1 << 62 if info["raw"] else max(_LONG // block, 1)

@@ -21,7 +21,7 @@ from loaderx.errors import (
 from ._arguments import array_of, flag
 from ._identity import check_sha256, identity
 from ._ids import row_ids
-from ._kinds import dtype_of_kind, kind_of_dtype
+from ._kinds import dtype_of_kind, float_name, kind_of_dtype
 from ._results import Results
 from .bundle import DTYPES, read_bundle
 from .reference import PythonRows
@@ -104,7 +104,7 @@ class Table:
         """Learn what there is at the path."""
         _engine.path_arg(path)
         self.path = os.path.abspath(os.fsdecode(path))
-        self._given = None if dtype is None else str(dtype).removeprefix("torch.")
+        self._given = None if dtype is None else float_name(dtype)
         if os.path.isfile(self.path):
             self._file, self.meta = self.path, expected or self._bare()
         else:
@@ -132,8 +132,6 @@ class Table:
         _live[self.key] = self
 
     def _bare(self):
-        if self._given not in (None, *DTYPES):
-            raise ArgumentError(f"dtype must be one of {sorted(DTYPES)}, got {self._given!r}: {self.path}")
         with NativeRows(self.path) as rows:
             n, width = rows.shape
             recorded = rows.dtype

@@ -25,11 +25,11 @@ import numpy as np
 
 from loaderx import __version__, _engine
 from loaderx._terminal import BAD, OK, execute, is_npy, line, map_npy, prepare, size
-from loaderx.errors import CorruptRecordError, StoreExistsError
+from loaderx.errors import CorruptRecordError, DtypeError, StoreExistsError
 
 from ._formats import check_replaceable
 from ._identity import check_sha256
-from ._kinds import KINDS, kind_name
+from ._kinds import kind_name
 from ._plain import PlainRows
 from .bundle import META_FILE, read_bundle
 from .quantized import QuantizedRows
@@ -91,7 +91,10 @@ def _parser():
     pack.add_argument("--overwrite", action="store_true", help="replace what is at TABLE")
     pack.add_argument("--row-bytes", type=_count, help="width of a row; a .npy file tells it")
     pack.add_argument(
-        "--dtype", choices=sorted(KINDS), help="what rows consist of, for the table to record it; a .npy file tells it"
+        "--dtype",
+        type=_kind,
+        metavar="DTYPE",
+        help="what rows consist of, for the table to record it; a .npy file tells it",
     )
     pack.add_argument("--codec", choices=["zlib", "zstd", "raw"], default="zlib")
     pack.add_argument("--predictor", choices=["none", "xor", "shuffle", "auto"], help="default: none, auto with --kind")
@@ -120,6 +123,13 @@ def _parser():
     bench.add_argument("--cache-bytes", type=int, default=0)
     bench.add_argument("--cache-policy", choices=["blocks", "rows"], default="blocks")
     return parser
+
+
+def _kind(text):
+    try:
+        return kind_name(text)
+    except DtypeError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("dtype ")) from None
 
 
 def _count(text):

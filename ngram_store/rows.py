@@ -15,7 +15,7 @@ from loaderx.errors import (
 
 from ._arguments import POLICIES, cache_args, digest_of, flag
 from ._ids import apart, id_memory
-from ._kinds import element
+from ._kinds import check_element, dtype_of, element
 from ._numbers import NumberRows
 from ._table import OpenTable
 
@@ -178,14 +178,18 @@ class NativeRows(NumberRows, OpenTable):
             As for `gather`.
         out : ndarray, torch.Tensor on the CPU, memoryview or other buffer
             C-contiguous, writable, and of exactly ``ids.size * row_bytes``
-            bytes, whatever its shape and dtype, and apart from `ids` in
-            memory. After an error other than those about the arguments its
-            content is undefined.
+            bytes, whatever its shape, and apart from `ids` in memory. Of any
+            dtype, but that floating-point numbers must be of the kind that the
+            table records, if it records one. After an error other than those
+            about the arguments its content is undefined.
 
         Raises
         ------
         BufferSizeError
             `out` has another size.
+        DtypeError
+            `out` is of floating-point numbers that the table does not have;
+            `gather_floats` converts.
         ArgumentError
             `out` is not C-contiguous, is read-only, or overlaps `ids`.
 
@@ -195,6 +199,8 @@ class NativeRows(NumberRows, OpenTable):
         """
         number = self._id()
         where, n, unsigned, _shape, ids = id_memory(ids)
+        if getattr(out, "dtype", None) is not self._fits:
+            self._check_out(out)
         address = _engine.plain(out) if type(out) is np.ndarray else None
         if address is not None:
             size = out.nbytes
@@ -206,6 +212,13 @@ class NativeRows(NumberRows, OpenTable):
             )
         apart(address, size, "ids", where, 8 * n)
         self._fill(number, where, n, unsigned, address, size, (ids, out))
+
+    def _check_out(self, out):
+        """Refuse memory for other numbers than the table records."""
+        dtype = None if self._recorded is None else dtype_of(out)
+        if dtype is not None:
+            check_element(dtype, self._recorded, "out is of")
+            self._fits = dtype
 
     def _fill(self, number, ids, n, unsigned, address, size, keep):
         if n <= self._short:

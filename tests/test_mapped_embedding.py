@@ -254,8 +254,11 @@ def test_a_bare_table_that_records_none_needs_a_dtype(original, tmp_path):
     file.write_bytes(damaged)
     with pytest.raises(errors.CorruptRecordError, match="damaged"):
         MappedEmbedding(file, dtype="float32", verify=True)
-    for dtype in (None, "int8", torch.int32):
-        with pytest.raises(errors.ArgumentError, match="dtype must be one of"):
+    for dtype, error in (
+        (None, errors.ArgumentError), ("int8", errors.DtypeError), (torch.int32, errors.DtypeError),
+        (np.int8, errors.DtypeError), ("fp8", errors.DtypeError),
+    ):  # fmt: skip
+        with pytest.raises(error, match="dtype must be one of"):
             MappedEmbedding(file, dtype=dtype)
 
 

@@ -10,6 +10,7 @@ import torch
 from loaderx import errors
 from ngram_store import (
     MappedEmbedding,
+    MappedEmbeddingBag,
     NativeRows,
     QuantizedRows,
     cli,
@@ -209,11 +210,81 @@ def test_bytes_and_integers_are_always_possible(path):
         for dtype in (np.uint8, np.int16, "uint64", "complex128", "float64", "V16"):
             assert rows.gather(ids, dtype=dtype).tobytes() == array[ids].tobytes()
         for dtype in (np.float32, "float16", "bfloat16", ">f8", np.longdouble, "complex64", ">c16", "float8_e5m2"):
-            with pytest.raises(errors.DtypeError, match="its rows are fp64, and dtype says"):
+            with pytest.raises(
+                errors.DtypeError, match=r"its rows are fp64, and dtype says .*: gather_floats converts"
+            ):
                 rows.gather(ids, dtype=dtype)
-        out = np.empty((2, 16), np.float32)
-        rows.gather_into(ids, out)
-        assert out.tobytes() == array[ids].tobytes()
+        with pytest.raises(errors.DtypeError, match=r"int4_rowwise rows do not .* gather_floats"):
+            rows.gather(ids, dtype="int4_rowwise")
+        for dtype in ("u1", "i8", "c16", "f8", "V16", "i4,f4"):
+            out = np.empty(128 // np.dtype(dtype).itemsize, dtype)
+            for memory in (out, out.view(np.uint8).data, bytearray(128)):
+                assert rows.gather(ids, out=memory) is memory
+                assert bytes(memory) == array[ids].tobytes()
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_memory_for_rows_of_other_numbers_is_refused(path, name):
+    """It took the bytes as they are, which are other numbers there."""
+    array = numbers(FLOATS[name])
+    outs = [np.empty(8 * array.itemsize // np.dtype(kind).itemsize, kind) for kind in ("f2", "f4", "f8", ">f4", "c8")]
+    outs += [np.empty(4 * array.itemsize, ml_dtypes.bfloat16), torch.empty(4 * array.itemsize, dtype=torch.bfloat16)]
+    outs += [torch.empty(8 * array.itemsize, dtype=torch.float8_e5m2), outs[1].data.cast("B").cast("d")]
+    part = {"complex64": "float32"}
+    pack_native(array, path)
+    with NativeRows(path) as rows:
+        for _ in range(2):
+            for out in outs:
+                kind = str(getattr(out, "dtype", "float64")).removeprefix("torch.")
+                if part.get(kind, kind) == array.dtype.name:
+                    rows.gather_into([7], out)
+                    raw = torch.uint8 if isinstance(out, torch.Tensor) else np.uint8
+                    assert bytes(out if isinstance(out, memoryview) else out.view(raw)) == array[7].tobytes()
+                    continue
+                for call in (lambda out=out: rows.gather_into([7], out), lambda out=out: rows.gather([7], out=out)):
+                    with pytest.raises(errors.DtypeError, match=f"are {name}, and out is of .*{kind}: gather_floats"):
+                        call()
+
+
+SPELLINGS = {
+    "fp16": ["fp16", "float16", "half", "f2", "<f2", "torch.half", "torch.float16", np.float16, torch.float16],
+    "bf16": ["bf16", "bfloat16", "torch.bfloat16", ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16), torch.bfloat16],
+    "fp32": ["fp32", "float32", "single", "f4", "torch.float", np.float32, np.dtype("=f4"), torch.float],
+    "fp64": ["fp64", "float64", "double", "f8", "torch.double", np.float64, np.dtype("f8"), torch.double, float],
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_every_call_takes_every_spelling(path, tmp_path, name, capfd):
+    array = numbers(FLOATS[name])
+    array.tofile(tmp_path / "raw")
+    weight = torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, array.dtype.name))
+    export_embedding(torch.nn.Embedding.from_pretrained(weight), tmp_path / "e")
+    for dtype in SPELLINGS[name]:
+        assert pack_native(tmp_path / "raw", path, row_bytes=8 * array.itemsize, dtype=dtype).dtype == name
+        with NativeRows(path) as rows:
+            np.testing.assert_array_equal(rows.gather([3], dtype=dtype), array[[3]])
+            np.testing.assert_array_equal(rows.gather_floats([3], dtype), array[[3]].astype(np.float32))
+            np.testing.assert_array_equal(rows.embedding_bag([[3]], dtype=dtype), array[[3]])
+        for place in (path, tmp_path / "e"):
+            with MappedEmbedding(place, dtype=dtype) as mapped:
+                assert torch.equal(mapped(torch.tensor([3])), weight[[3]])
+            with MappedEmbeddingBag(place, mode="sum", dtype=dtype) as bag:
+                assert torch.equal(bag(torch.tensor([[3]])), weight[[3]])
+        if isinstance(dtype, str):
+            where = [str(tmp_path / "raw"), str(tmp_path / dtype), "--row-bytes", str(8 * array.itemsize)]
+            assert cli.main(["pack", *where, "--dtype", dtype, "--json"]) == 0
+            assert json.loads(capfd.readouterr().out)["dtype"] == name
+
+
+def test_what_is_no_spelling_is_shown_as_it_is_written(path):
+    pack_native(numbers(np.float32), path)
+    with NativeRows(path) as rows:
+        for given, shown in ((np.int8, "numpy.int8"), (torch.int8, "torch.int8"), ("fp8", "'fp8'"), (4, "4")):
+            with pytest.raises(errors.DtypeError, match=rf"dtype must be one of .*, got {shown}$"):
+                rows.gather_floats([1], given)
+    with pytest.raises(SystemExit):
+        cli.main(["pack", "a", "b", "--dtype", "fp8"])
 
 
 @pytest.mark.parametrize("mapped", [False, True])
