@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import needs_torch  # noqa: F401 - before torch, whose absence it explains
 import numpy as np
 import torch
 import torch.nn.functional as F

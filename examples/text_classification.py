@@ -29,6 +29,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import needs_torch  # noqa: F401 - before torch, whose absence it explains
 import torch
 from quickstart import check
 from torch import nn

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import needs_torch  # noqa: F401 - before torch, whose absence it explains
 import torch
 from quickstart import check, real_images
 from torch import nn

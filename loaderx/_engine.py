@@ -11,6 +11,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -176,9 +177,14 @@ def _exception(ticket, library=None):
     if not raw:
         return errors.EngineError(f"the engine failed and its message (number {ticket}) was lost")
     info = json.loads(raw)
-    exc = _made(_classes.get(info["code"], errors.EngineError), info["errno"], info["text"])
+    message = _TWICE.sub(r"\1\2: ", info["text"])
+    exc = _made(_classes.get(info["code"], errors.EngineError), info["errno"], message)
     exc.code = info["code"]
     return exc
+
+
+#: How a message begins in which both the caller and the call of the system name the path.
+_TWICE = re.compile(r"^(open \w+ )(.+): open \2: ", re.DOTALL)
 
 
 def _made(cls, number, message):

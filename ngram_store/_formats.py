@@ -5,9 +5,11 @@ import stat
 
 from loaderx import _engine
 from loaderx._terminal import NPY
-from loaderx.errors import ArgumentError, StoreExistsError
+from loaderx.errors import ArgumentError, StoreExistsError, ZrecordError
 
-__all__ = ["check_replaceable", "known_format", "refuse_formats"]
+from .bundle import read_bundle
+
+__all__ = ["check_replaceable", "not_a_table", "refuse_formats"]
 
 _TABLE = b"MEFTNAT1"
 
@@ -20,7 +22,7 @@ _FORMATS = {
 _SAFETENSORS = ("a .safetensors file", "load it and pass the tensor")
 
 
-def known_format(path):
+def _known(path):
     """Return what a file is that is more than rows, and what to do with it, perhaps None.
 
     Returns
@@ -60,10 +62,22 @@ def refuse_formats(path, to=""):
     to : str
         What messages say about where to pass its content instead.
     """
-    found = known_format(path)
+    found = _known(path)
     if found is not None:
         what, remedy = found
         raise ArgumentError(f"{path} is no file of rows alone, but {what}{f': {remedy}{to}' if remedy else ''}")
+
+
+def not_a_table(path):
+    """Return what is at a path where a table was looked for, and what opens or packs it; None if that is not known."""
+    if os.path.isdir(path):
+        try:
+            bundle = read_bundle(path)
+        except ZrecordError:
+            return f"{path} is a directory, and neither a table nor a bundle"
+        return bundle.described + (f"; its table alone is {bundle.table_path}" if bundle.backend == "native" else "")
+    what, remedy = _known(path) or (None, None)
+    return remedy and f"{path} is {what} and no table: {remedy} to pack_native, which makes one"
 
 
 def check_replaceable(path):

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 
 from loaderx import _engine
+from loaderx.dtypes import is_tensor
 from loaderx.errors import ArgumentError, DtypeError, RecordIndexError
 
 from ._arguments import array_of
@@ -94,6 +95,8 @@ def row_ids(ids, name="ids"):
             return np.empty(array.shape, np.int64), array.shape
         _check_large(ids)
     hint = "; a mask is no list of rows: pass numpy.flatnonzero(mask)" if kind == "b" else ""
+    if kind == "f":
+        hint = f": pass {name}.long()" if is_tensor(ids) else f": pass numpy.asarray({name}).astype(numpy.int64)"
     raise DtypeError(f"{name} must be of an integer dtype, not {array.dtype}{hint}")
 
 

@@ -150,6 +150,9 @@ class MappedModule(nn.Module):
         """Return what the module's text says."""
         return f"{self.num_embeddings}, {self.embedding_dim}, dtype={self.dtype}, path={self.path!r}"
 
+    def __repr__(self):
+        return super().__repr__() + (" (closed)" if self.closed else "")
+
     def __getstate__(self):
         state = self.__dict__.copy()
         del state["_table"], state["_key"]

@@ -81,7 +81,13 @@ class Matrix:
             source = dense(source, "matrix").detach()
             floats = source.dtype.is_floating_point
         elif isinstance(source, (list, tuple)) or not hasattr(source, "shape") or not hasattr(source, "dtype"):
-            raise DtypeError(f"matrix must be an array or a tensor, got {type(source).__name__}{instead(source)}")
+            hint = instead(source)
+            if isinstance(source, (str, os.PathLike)):
+                hint = (
+                    ": pass numpy.load(path, mmap_mode='r') of a .npy file; pack_quantized_file reads one of float32 "
+                    "numbers alone"
+                )
+            raise DtypeError(f"matrix must be an array or a tensor, got {type(source).__name__}{hint}")
         else:
             if np.ma.isMaskedArray(source):
                 raise masked("matrix")

@@ -9,6 +9,7 @@ from loaderx import _engine
 from loaderx.errors import ClosedError, StoreFormatError
 
 from ._arguments import POLICIES, cache_args, count
+from ._formats import not_a_table
 
 __all__ = ["OpenTable"]
 
@@ -63,7 +64,10 @@ class OpenTable:
                 seen[:] = [found]
             return status
 
-        handle = _engine.Handle(open_, what=f"the table {where}")
+        try:
+            handle = _engine.Handle(open_, what=f"the table {where}")
+        except StoreFormatError as error:
+            raise StoreFormatError(not_a_table(where) or str(error)) from None
         self._opened = seen[0]
         self._info = info = seen[0][0]
         self._row_bytes, self._recorded = info["row_bytes"], info["dtype"]

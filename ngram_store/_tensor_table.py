@@ -111,7 +111,7 @@ class Table:
             bundle = read_bundle(self.path)
             self._file, self.meta = bundle.table_path, bundle.meta
             if bundle.kind == "quantized":
-                raise DtypeError(f"{self.path} holds quantised rows, which QuantizedRows reads")
+                raise DtypeError(f"{bundle.described}: its rows are quantised")
             if self._given not in (None, self.meta["dtype"]):
                 raise DtypeError(f"{self.path} holds {self.meta['dtype']}, not {self._given}")
             if bundle.backend not in ("native", "python"):
@@ -277,11 +277,14 @@ def integers(ids, what="ids"):
         It is no tensor of integers on the CPU.
     """
     if not isinstance(ids, torch.Tensor):
-        raise DtypeError(f"{what} must be a tensor, got {type(ids).__name__}; NativeRows takes anything")
+        raise DtypeError(
+            f"{what} must be a tensor, got {type(ids).__name__}: pass torch.tensor({what}); NativeRows takes anything"
+        )
     if ids.device.type != "cpu":
         raise DtypeError(f"{what} are on {ids.device}, and a mapped table is read by the CPU: pass .cpu()")
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
-        raise DtypeError(f"{what} must be of an integer dtype, not {ids.dtype}")
+        hint = f": pass {what}.long()" if ids.dtype.is_floating_point else ""
+        raise DtypeError(f"{what} must be of an integer dtype, not {ids.dtype}{hint}")
     try:
         return ids.numpy()
     except (TypeError, RuntimeError):  # not yet computed, or nothing that NumPy could see

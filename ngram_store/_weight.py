@@ -46,7 +46,9 @@ def weight_of(module, kind):
 
 
 def _instead(given, kind):
-    """Return what a message says about rows that are no module."""
+    """Return what a message says about rows that are no module, or are another one."""
+    if isinstance(given, (nn.Embedding, nn.EmbeddingBag)):
+        return f"; export_embedding{'_bag' if isinstance(given, nn.EmbeddingBag) else ''} exports one"
     if isinstance(given, Mapping):
         return f"; load a state_dict into a module, or pass one of its tensors to {kind.__name__}.from_pretrained"
     if isinstance(given, (list, tuple, torch.Tensor)) or hasattr(given, "__array__"):

@@ -60,6 +60,14 @@ TABLE_FILES = {"native": "table.men", "python": "rows.bin"}
 #: Bytes of an element of each dtype.
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
+#: What opens each kind of bundle.
+_OPENERS = {
+    "embedding": "MappedEmbedding",
+    "embedding_bag": "open_embedding_bag",
+    "multihead": "MappedMultiHeadEmbedding",
+    "quantized": "QuantizedRows",
+}
+
 _FORMAT, _VERSION = "ngram_store-bundle", 1
 _META_BYTES = 64 << 20
 _STALE_S = 60
@@ -86,6 +94,12 @@ class Bundle:
     def kind(self):
         """What it was exported from."""
         return self.meta["kind"]
+
+    @property
+    def described(self):
+        """What it is and what opens it, for messages."""
+        opener = _OPENERS.get(self.kind)
+        return f"{self.path} is a bundle of kind {self.kind!r}" + (f", which {opener} opens" if opener else "")
 
     @property
     def backend(self):

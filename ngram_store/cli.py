@@ -19,13 +19,14 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import time
 
 import numpy as np
 
 from loaderx import __version__, _engine
 from loaderx._terminal import BAD, OK, execute, is_npy, line, map_npy, prepare, size
-from loaderx.errors import CorruptRecordError, DtypeError, StoreExistsError
+from loaderx.errors import CorruptRecordError, DtypeError, StoreExistsError, ZrecordError
 
 from ._formats import check_replaceable
 from ._identity import check_sha256
@@ -57,7 +58,25 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.run is _pack:
         _check_options(parser, args)
+    run = args.run
+    args.run = lambda args: _as_typed(run, args)
     return execute("ngram-store", args, _show)
+
+
+def _as_typed(run, args):
+    """Run a command; its errors name options as they are typed."""
+    try:
+        return run(args)
+    except (ZrecordError, ValueError) as error:
+        names = [name for name in vars(args) if "_" in name]
+        pattern = rf"(?<![\w./-])({'|'.join([*names, 'overwrite=True'])})(?![\w./-])"
+        error.args = tuple(
+            re.sub(pattern, lambda found: "--" + found[1].removesuffix("=True").replace("_", "-"), arg)
+            if isinstance(arg, str)
+            else arg
+            for arg in error.args
+        )
+        raise
 
 
 def _check_options(parser, args):
@@ -295,7 +314,8 @@ def _show(result, as_json):
         print(json.dumps(result))
         return
     for one in result.pop("faults", ()):
-        print(f"{line(one['error'])}" if one["block"] < 0 else f"block {one['block']}: {line(one['error'])}")
+        named = one["block"] < 0 or one["error"].startswith(f"block {one['block']}")
+        print(line(one["error"] if named else f"block {one['block']}: {one['error']}"))
     width = max(map(len, result))
     for key, value in result.items():
         if key == "encodings":

@@ -243,7 +243,7 @@ def open_embedding_bag(path, **options):
     """
     bundle = read_bundle(path)
     if bundle.kind != "embedding_bag":
-        raise StoreFormatError(f"{bundle.path} is a bundle of kind {bundle.kind!r}, not of an embedding bag")
+        raise StoreFormatError(f"{bundle.described}, and not one of an embedding bag")
     members = {name: bundle.meta[name] for name in _MEMBERS if name in bundle.meta}
     return MappedEmbeddingBag(path, **{**members, **options})
 

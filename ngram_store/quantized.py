@@ -87,8 +87,7 @@ class QuantizedRows:
     def _begin(self, bundle, options):
         if bundle.kind != "quantized":
             raise StoreFormatError(
-                f"{bundle.path} is a bundle of kind {bundle.kind!r}, not of quantised rows; "
-                "pack_quantized makes one of numbers"
+                f"{bundle.described}, and not one of quantised rows, which pack_quantized makes of numbers"
             )
         if bundle.backend not in ("native", "python"):
             raise StoreFormatError(f"{bundle.path} has a table for the backend {bundle.backend!r}, which is unknown")
@@ -220,6 +219,10 @@ class QuantizedRows:
         """Return counts of what the table's reader did, see `NativeRows.stats`."""
         return self._rows().stats()
 
+    def info(self):
+        """Return what the table consists of, see `NativeRows.info`; ``dtype`` is the kind also of a plain table."""
+        return {**self._rows().info(), "dtype": self._kind}
+
     def report(self):
         """Return the `QuantizedReport` of the packing."""
         return report_of(self._bundle.path, self._bundle.meta)
@@ -242,6 +245,11 @@ class QuantizedRows:
     @property
     def kind(self):
         """How rows are stored, ``"int8"`` for one."""
+        return self._kind
+
+    @property
+    def dtype(self):
+        """What rows consist of: `kind`, as `NativeRows.dtype` calls it."""
         return self._kind
 
     @property

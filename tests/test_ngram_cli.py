@@ -98,6 +98,22 @@ def test_pack_quantised(tmp_path, source, matrix, run_json):
         np.testing.assert_array_equal(one.gather(np.arange(500)), other.gather(np.arange(500)))
 
 
+def test_errors_name_options_as_they_are_typed(tmp_path, source, run):
+    folder = tmp_path / "row_bytes"
+    folder.mkdir()
+    raw = folder / "max_block_bytes"
+    raw.write_bytes(bytes(32))
+    status, _, err = run("pack", raw, tmp_path / "t")
+    assert status == 1 and "--row-bytes is needed" in err and "row_bytes" not in err
+    status, _, err = run("pack", raw, tmp_path / "t", "--row-bytes", 7)
+    assert status == 1 and "not whole rows" in err
+    status, _, err = run("pack", raw, raw, "--row-bytes", 8)
+    assert status == 1 and f"{raw} is a file and no table" in err
+    run("pack", source, tmp_path / "q", "--kind", "int8")
+    status, _, err = run("pack", source, tmp_path / "q", "--kind", "int8")
+    assert status == 1 and "already; --overwrite replaces it" in err
+
+
 def test_pack_says_what_replaces_a_bundle(tmp_path, source, run):
     run("pack", source, tmp_path / "q", "--kind", "int8")
     for more in ((), ("--overwrite",)):
@@ -123,6 +139,7 @@ def test_verify(any_table, run, run_json):
     assert status == 1 and got["bad"] == len(got["faults"]) >= 1
     status, out, err = run("verify", path)
     assert status == 1 and err == "" and out.splitlines()[0].startswith(("block 1", str(file)))
+    assert out.splitlines()[0].count("block 1") < 2
     file.write_bytes(whole[:100])
     assert run("verify", path)[0] == 1
 
