@@ -17,7 +17,7 @@ from loaderx.errors import ArgumentError, DtypeError, ZrecordError
 
 from ._arguments import instead
 from ._formats import refuse_formats
-from ._kinds import dtype_of_kind, kind_of_dtype, recorded_kind
+from ._kinds import KINDS, dtype_of_kind, kind_of_dtype, recorded_kind
 from ._spool import Spool
 
 __all__ = ["Chunks", "File", "Memory", "source_of"]
@@ -169,15 +169,17 @@ class _Layout:
 
 def _agree(dtype, kind, what):
     """Refuse numbers of another dtype than a table records, and what can't be rows that were encoded."""
-    if dtype is not None and dtype_of_kind(kind) is None and not _is_bytes(dtype):
+    numbers = dtype_of_kind(kind)
+    if dtype is not None and kind in KINDS and numbers is None and not _is_bytes(dtype):
         raise DtypeError(
             f"{what} is of {_name_of(dtype)}, and {kind} rows are encoded: elements of uint8, or bytes, which hold "
             "codes and a scale; pack_quantized makes them of numbers"
         )
-    swapped = isinstance(dtype, np.dtype) and not dtype.isnative
-    found = dtype.str if swapped else kind_of_dtype(dtype)
-    if found not in (None, kind):
-        raise DtypeError(f"{what} is of {found}, and the table's rows are to be {kind}")
+    bits = numbers is not None and _name_of(dtype) == f"uint{8 * KINDS[kind][1]}"  # as bfloat16 is kept in NumPy
+    if not bits and recorded_kind(dtype) not in (None, kind):
+        raise DtypeError(
+            f"{what} is of {kind_of_dtype(dtype) or _spelled(dtype)}, and the table's rows are to be {kind}"
+        )
 
 
 def _is_bytes(dtype):
@@ -189,6 +191,11 @@ def _is_bytes(dtype):
 
 def _name_of(dtype):
     return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
+
+
+def _spelled(dtype):
+    """Return a dtype's name, from which its byte order can be told."""
+    return dtype.str if isinstance(dtype, np.dtype) and not dtype.isnative else _name_of(dtype)
 
 
 class File:
@@ -291,6 +298,7 @@ class Chunks:
                 Memory(spool.mapped()).write(packing, order)
 
     def _write(self, packing, write):
+        numbers = None  # of which dtype the chunks are that are no plain bytes
         for number, chunk in enumerate(_chain(self._first, self._chunks)):
             try:
                 flat = _flat(chunk)
@@ -306,8 +314,13 @@ class Chunks:
                 raise ArgumentError(
                     f"chunk {number} has {flat.nbytes} bytes, which are not whole rows of {packing.row_bytes}"
                 )
+            dtype = getattr(chunk, "dtype", None)
             if packing.kind:
-                _agree(getattr(chunk, "dtype", None), packing.kind, f"chunk {number}")
+                _agree(dtype, packing.kind, f"chunk {number}")
+            if dtype is not None and not _is_bytes(dtype):
+                if numbers not in (None, _spelled(dtype)):
+                    raise DtypeError(f"chunk {number} is of {_spelled(dtype)}, and those before it of {numbers}")
+                numbers = _spelled(dtype)
             write(flat)
 
 

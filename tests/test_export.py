@@ -90,7 +90,7 @@ def test_an_opened_bag_is_as_the_exported_one(tmp_path):
         with open_embedding_bag(tmp_path / mode, mode="sum", padding_idx=None) as mapped:
             assert mapped.mode == "sum" and mapped.padding_idx is None
     export_embedding(torch.nn.Embedding(3, 2), tmp_path / "e")
-    with pytest.raises(errors.StoreFormatError, match="not of an embedding bag"):
+    with pytest.raises(errors.StoreFormatError, match="not one of an embedding bag"):
         open_embedding_bag(tmp_path / "e")
     with MappedEmbeddingBag(tmp_path / "e") as mapped:
         assert mapped.mode == "mean" and mapped.padding_idx is None

@@ -114,7 +114,9 @@ def test_it_may_be_stated(path, tmp_path, name):
     raw.tofile(tmp_path / "raw")
     same = [name] if KINDS[name][1] is None else [name, np.dtype(KINDS[name][1]), np.dtype(KINDS[name][1]).name]
     sources = [tmp_path / "raw", raw, raw.tobytes(), [raw.tobytes(), raw], raw.view("V4"), torch.from_numpy(raw)]
-    for source in sources if KINDS[name][1] is None else [*sources, raw.view(np.uint16), raw.view(np.int8)]:
+    if KINDS[name][1] is not None:  # the bits as numbers of the same width
+        sources.append(raw.view(f"u{np.dtype(KINDS[name][1]).itemsize}"))
+    for source in sources:
         for dtype in same:
             assert pack_native(source, path, row_bytes=64, dtype=dtype).dtype == name
             assert read_table(path)[0]["kind"] == KINDS[name][0]
@@ -134,6 +136,15 @@ def test_what_is_stated_and_does_not_fit_is_refused(path):
         ([floats, floats.astype(np.float64)[:, :4]], {}, errors.DtypeError, "chunk 1 is of fp64, .* to be fp32"),
         ([floats, floats.astype(">f4")], {}, errors.DtypeError, "chunk 1 is of >f4, .* to be fp32"),
         ([b"x" * 32, floats], {"row_bytes": 32, "dtype": "fp16"}, errors.DtypeError, "chunk 1 is of fp32, .* fp16"),
+        (numbers(np.int64), {"dtype": "fp64"}, errors.DtypeError, "the source is of int64, .* to be fp64"),
+        (torch.ones(3, 4, dtype=torch.int64), {"dtype": "fp64"}, errors.DtypeError, "of int64, .* to be fp64"),
+        (numbers(np.int32), {"dtype": "fp32"}, errors.DtypeError, "the source is of int32, .* to be fp32"),
+        (numbers(bool), {"dtype": "fp32"}, errors.DtypeError, "the source is of bool, .* to be fp32"),
+        (numbers(np.uint16), {"dtype": "fp32"}, errors.DtypeError, "the source is of uint16, .* to be fp32"),
+        ([floats, numbers(np.int32)], {}, errors.DtypeError, "chunk 1 is of int32, .* to be fp32"),
+        ([numbers(np.int32), numbers(np.uint32)], {}, errors.DtypeError, "of uint32, and those before it of int32"),
+        ([floats.astype(">f4"), floats], {}, errors.DtypeError, "chunk 1 is of fp32, .* to be other"),
+        ([floats, np.repeat(floats, 2, 1).astype("f2")], {"version": 2}, errors.DtypeError, "float16, .* float32"),
     ):  # fmt: skip
         with pytest.raises(error, match=text):
             pack_native(source, path, **options)
