@@ -10,7 +10,10 @@ from loaderx.dtypes import is_tensor
 from loaderx.errors import ArgumentError, DtypeError, PaddingIndexError
 
 __all__ = [
+    "BLOCK_ROWS",
+    "CHUNK_ROWS",
     "POLICIES",
+    "QUERY_CHUNK_ROWS",
     "array_of",
     "cache_args",
     "count",
@@ -23,6 +26,11 @@ __all__ = [
 
 #: What a cache keeps, and the engine's numbers of that.
 POLICIES = {"blocks": 0, "rows": 1}
+
+#: Defaults: rows of a block, ids of a query that are handled at once, rows that are quantised at once.
+BLOCK_ROWS, QUERY_CHUNK_ROWS, CHUNK_ROWS = 256, 65536, 4096
+
+_BITS = 62
 
 
 def array_of(given, name, what):
@@ -67,8 +75,20 @@ def flag(name, value):
     raise DtypeError(f"{name} must be True or False, got {type(value).__name__}")
 
 
-def instead(given):
-    """Return what a message says about something that has rows, but is none of the things that are taken."""
+def instead(given, module=None):
+    """Return what a message says about something that has rows, but is none of the things that are taken.
+
+    Parameters
+    ----------
+    given : object
+    module : type, optional
+        Of a module, if that is what is taken.
+    """
+    if module is not None:
+        if isinstance(given, Mapping):
+            return f"; load a state_dict into a module, or pass one of its tensors to {module.__name__}.from_pretrained"
+        rows = isinstance(given, (list, tuple)) or hasattr(given, "__array__")
+        return f"; rows alone become one by {module.__name__}.from_pretrained(tensor)" if rows else ""
     if isinstance(given, Mapping):
         return f"; pass one of its tensors, such as that of the key {next(iter(given), 'weight')!r}"
     if isinstance(given, (list, tuple)):
@@ -78,16 +98,14 @@ def instead(given):
 
 def cache_args(cache_bytes, cache_policy):
     """Return a cache's bytes and policy."""
-    if not isinstance(cache_policy, str) or cache_policy not in POLICIES:
-        raise ArgumentError(f"unknown cache_policy {cache_policy!r}, expected one of {sorted(POLICIES)}")
-    return count(cache_bytes, "cache_bytes", 0), cache_policy
+    return count(cache_bytes, "cache_bytes", 0), one_of("cache_policy", cache_policy, POLICIES)
 
 
-def count(value, name, least, bits=62):
-    """Return an integer of at least `least` that fits into so many bits; `name` stands in messages."""
+def count(value, name, least):
+    """Return an integer of at least `least` that the engine's arithmetic has room for; `name` stands in messages."""
     number = _index(value, name)
-    if not least <= number < 1 << bits:
-        most = "" if number < least else f" and fit into {bits} bits"
+    if not least <= number < 1 << _BITS:
+        most = "" if number < least else f" and fit into {_BITS} bits"
         raise ArgumentError(f"{name} must be at least {least}{most}, got {number}")
     return number
 

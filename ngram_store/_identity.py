@@ -16,13 +16,22 @@ _hashed = {}  # what file (name and state) has been read to its end -> its hash
 
 
 def identity(file):
-    """Return what changes when a file is changed or replaced: device, inode, size, time.
+    """Return what changes when a file is changed or replaced: device, inode, size, time of the last change.
 
     Raises
     ------
     StoreNotFoundError
         There is no such file.
+
+    Notes
+    -----
+    A new name, owner or mode changes nothing.
     """
+    return _state(file)[:-1]
+
+
+def _state(file):
+    """Return the identity of a file, and when anything of it changed, so that nobody can set it back."""
     try:
         status = os.stat(file)
     except OSError as error:
@@ -39,7 +48,7 @@ def check_sha256(file, digest):
     it installs signal handlers, and the engine's must come after those. A file is read once in
     a process, as long as it is not touched.
     """
-    before = identity(file)
+    before = _state(file)
     found = _hashed.get((file, before))
     if found is None:
         state = hashlib.sha256()
@@ -52,10 +61,10 @@ def check_sha256(file, digest):
             raise _engine.system_error(error, f"read the table {file}") from None
         found = state.hexdigest()
         # Times have a grain: a file that was just written may yet change within it.
-        if identity(file) == before and time.time_ns() - before[4] > _RACY_NS:
+        if _state(file) == before and time.time_ns() - before[-1] > _RACY_NS:
             _hashed[file, before] = found
     if found != digest:
         raise CorruptRecordError(
             f"{file} has the SHA-256 {found}, not {digest}: it was changed or replaced, or is damaged"
         )
-    return before
+    return before[:-1]

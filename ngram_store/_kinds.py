@@ -9,10 +9,12 @@ from loaderx._buffers import dense
 from loaderx.dtypes import from_name, is_tensor
 from loaderx.errors import ArgumentError, DtypeError, StoreFormatError
 
-from ._arguments import array_of, count
+from ._arguments import array_of, count, one_of
 
 __all__ = [
+    "ACCUMULATE",
     "KINDS",
+    "MODES",
     "Kind",
     "bag_kind",
     "check_element",
@@ -46,8 +48,9 @@ _OTHER = "other"
 _BY_DTYPE = {result: name for name, (_, _, tail, result) in KINDS.items() if not tail}
 #: Names of torch's that mean something else to NumPy, or nothing.
 _TORCH = {"torch.half": "float16", "torch.float": "float32", "torch.double": "float64"}
-_MODES = {"sum": 0, "mean": 1, "max": 2}
-_ACCUMULATE = {"torch": 0, "f64": 1}
+#: How bags are reduced and in which arithmetic, and the engine's numbers of that.
+MODES = {"sum": 0, "mean": 1, "max": 2}
+ACCUMULATE = {"torch": 0, "f64": 1}
 _DIM_AT = 32
 
 
@@ -166,12 +169,10 @@ def _rounded(numbers, result):
 @functools.lru_cache(maxsize=256)
 def bag_kind(dtype, dim, row_bytes, recorded, mode, accumulate):
     """Return the `Kind` of a reduction."""
-    if mode not in _MODES:
-        raise ArgumentError(f"unknown mode {mode!r}, expected one of {list(_MODES)}")
-    if accumulate not in _ACCUMULATE:
-        raise ArgumentError(f"unknown accumulate {accumulate!r}, expected one of {list(_ACCUMULATE)}")
+    one_of("mode", mode, MODES)
+    one_of("accumulate", accumulate, ACCUMULATE)
     kind = Kind(dtype, dim, row_bytes, recorded)
-    kind.spec |= _MODES[mode] << 8 | _ACCUMULATE[accumulate] << 16
+    kind.spec |= MODES[mode] << 8 | ACCUMULATE[accumulate] << 16
     return kind
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from loaderx import _engine
 from loaderx.errors import ArgumentError, StoreNotFoundError, UnsupportedError
 
+from ._arguments import QUERY_CHUNK_ROWS
 from ._tensor_table import Table, integers
 
 __all__ = ["MappedModule", "eager", "jagged", "tensor"]
@@ -47,7 +48,7 @@ class MappedModule(nn.Module):
         native_library=None,
         cache_bytes=0,
         native_cache_policy="blocks",
-        query_chunk_rows=65536,
+        query_chunk_rows=QUERY_CHUNK_ROWS,
         *,
         threads=None,
         verify=False,

@@ -22,7 +22,7 @@ _MOST = 256 << 20
 
 
 _NUMPY = {torch.float32: np.dtype("f4"), torch.float64: np.dtype("f8"), torch.float16: np.dtype("f2")}
-_NUMPY |= {torch.bfloat16: np.dtype("u2"), torch.uint8: np.dtype("u1")}
+_NUMPY |= {torch.bfloat16: np.dtype("u2")}
 
 
 class Results:

@@ -213,7 +213,7 @@ class Table:
 
     def _check_same(self):
         """Raise unless the file at the path is the one that was opened, or has the same content."""
-        if self._identity is None or identity(self._file)[:4] == self._identity[:4]:
+        if self._identity is None or identity(self._file) == self._identity:
             return
         digest = self.meta["table"]["sha256"]
         if not digest:

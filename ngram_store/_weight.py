@@ -1,12 +1,12 @@
 """The weights that a table can stand in for."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import nn
 
 from loaderx.errors import ArgumentError, DtypeError, UnsupportedError
 
+from ._arguments import instead
+from ._kinds import MODES
 from .bundle import DTYPES
 
 __all__ = ["bag_weight_of", "dtype_name", "weight_of"]
@@ -16,7 +16,10 @@ def weight_of(module, kind):
     """Return the weight of a module whose forward is a look-up in it, and nothing else."""
     what = f"{type(module).__module__}.{type(module).__qualname__}"
     if not isinstance(module, kind):
-        raise DtypeError(f"expected a torch.nn.{kind.__name__}, got {what}{_instead(module, kind)}")
+        hint = instead(module, kind)
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            hint = f"; export_embedding{'_bag' if isinstance(module, nn.EmbeddingBag) else ''} exports one"
+        raise DtypeError(f"expected a torch.nn.{kind.__name__}, got {what}{hint}")
     if type(module).forward is not kind.forward or "forward" in vars(module):
         raise UnsupportedError(f"{what} has a forward of its own, which a table does not reproduce")
     if module._forward_hooks or module._forward_pre_hooks:
@@ -45,21 +48,10 @@ def weight_of(module, kind):
     return weight.detach()
 
 
-def _instead(given, kind):
-    """Return what a message says about rows that are no module, or are another one."""
-    if isinstance(given, (nn.Embedding, nn.EmbeddingBag)):
-        return f"; export_embedding{'_bag' if isinstance(given, nn.EmbeddingBag) else ''} exports one"
-    if isinstance(given, Mapping):
-        return f"; load a state_dict into a module, or pass one of its tensors to {kind.__name__}.from_pretrained"
-    if isinstance(given, (list, tuple, torch.Tensor)) or hasattr(given, "__array__"):
-        return f"; rows alone become one by {kind.__name__}.from_pretrained(tensor)"
-    return ""
-
-
 def bag_weight_of(module):
     """Return the weight of an ``nn.EmbeddingBag`` in a mode that torch can call."""
     weight = weight_of(module, nn.EmbeddingBag)
-    if module.mode not in ("sum", "mean", "max"):
+    if module.mode not in MODES:
         raise ArgumentError(f"the module has the mode {module.mode!r}, which torch does not know")
     if module.mode == "max" and (module.scale_grad_by_freq or module.sparse):
         raise UnsupportedError(

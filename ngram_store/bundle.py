@@ -45,10 +45,10 @@ import time
 from dataclasses import dataclass
 
 from loaderx import __version__, _engine
-from loaderx.errors import CorruptRecordError, StoreExistsError, StoreFormatError, StoreNotFoundError
+from loaderx.errors import CorruptRecordError, StoreExistsError, StoreFormatError, StoreNotFoundError, ZrecordError
 
 from ._arguments import flag
-from ._kinds import width_of
+from ._kinds import KINDS, width_of
 from ._parents import make_parents, sync
 from ._rename import exchange
 
@@ -58,7 +58,7 @@ META_FILE = "bundle.json"
 TABLE_FILES = {"native": "table.men", "python": "rows.bin"}
 
 #: Bytes of an element of each dtype.
-DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+DTYPES = {dtype: size for _number, size, tail, dtype in KINDS.values() if not tail}
 
 #: What opens each kind of bundle.
 _OPENERS = {
@@ -248,7 +248,9 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
         for directory in made:
             with contextlib.suppress(OSError):  # someone else uses it by now
                 os.rmdir(directory)
-        if isinstance(error, OSError):
+        if isinstance(error, ZrecordError):  # it names the table by the place that the caller knows
+            error.args = tuple(arg.replace(temporary, target) if isinstance(arg, str) else arg for arg in error.args)
+        elif isinstance(error, OSError):
             raise _engine.system_error(error, f"write the bundle {target}") from None
         raise
     finally:

@@ -7,19 +7,18 @@ import torch
 from loaderx.errors import ArgumentError, StoreFormatError, UnsupportedError
 
 from . import _ops
-from ._arguments import count, flag, one_of, padding_row
+from ._arguments import QUERY_CHUNK_ROWS, count, flag, one_of, padding_row
+from ._kinds import ACCUMULATE, MODES
 from ._module import MappedModule, eager, tensor
 from ._reduce import reduce_bags
 from .bundle import read_bundle
 
 __all__ = ["MappedEmbeddingBag", "open_embedding_bag"]
 
-_MODES = ("sum", "mean", "max")
 _STRATEGIES = ("fused", "unique", "chunked")
 _METHODS = ("auto", "sort")
 #: What a bundle says, and a caller may say otherwise.
 _MEMBERS = ("mode", "padding_idx", "include_last_offset")
-_ACCUMULATE = ("torch", "f64")
 
 
 class MappedEmbeddingBag(MappedModule):
@@ -92,17 +91,17 @@ class MappedEmbeddingBag(MappedModule):
         native_library=None,
         cache_bytes=0,
         native_cache_policy="blocks",
-        query_chunk_rows=65536,
+        query_chunk_rows=QUERY_CHUNK_ROWS,
         threads=None,
         verify=False,
         dtype=None,
     ):
         include_last_offset = flag("include_last_offset", include_last_offset)
         for name, value, known in (
-            ("mode", mode, _MODES),
+            ("mode", mode, MODES),
             ("strategy", strategy, _STRATEGIES),
             ("unique_method", unique_method, _METHODS),
-            ("accumulate", accumulate, _ACCUMULATE),
+            ("accumulate", accumulate, ACCUMULATE),
         ):
             one_of(name, value, known)
         plan = {
@@ -213,7 +212,7 @@ class MappedEmbeddingBag(MappedModule):
 
     def __setattr__(self, name, value):
         if name == "mode":
-            one_of(name, value, _MODES)
+            one_of(name, value, MODES)
         elif name == "strategy":
             one_of(name, value, _STRATEGIES)
         elif name == "include_last_offset":

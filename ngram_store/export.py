@@ -9,7 +9,7 @@ from torch import nn
 
 from loaderx.errors import ArgumentError, DtypeError
 
-from ._arguments import flag, one_of
+from ._arguments import BLOCK_ROWS, flag, one_of
 from ._weight import bag_weight_of, dtype_name, weight_of
 from .bundle import TABLE_FILES, Bundle, write_bundle
 from .reference import write_rows
@@ -29,7 +29,7 @@ def export_embedding(
     max_block_bytes=None,
     *,
     codec=None,
-    block_rows=256,
+    block_rows=BLOCK_ROWS,
     level=None,
     overwrite=False,
     threads=None,
@@ -89,7 +89,7 @@ def export_embedding_bag(
     max_block_bytes=None,
     *,
     codec=None,
-    block_rows=256,
+    block_rows=BLOCK_ROWS,
     level=None,
     overwrite=False,
     threads=None,
@@ -166,7 +166,7 @@ def export_demo_embedding(
     max_block_bytes=None,
     *,
     codec=None,
-    block_rows=256,
+    block_rows=BLOCK_ROWS,
     level=None,
     overwrite=False,
     threads=None,

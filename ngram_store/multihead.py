@@ -5,6 +5,7 @@ import torch
 from loaderx.errors import StoreFormatError
 
 from . import _ops
+from ._arguments import QUERY_CHUNK_ROWS
 from ._module import MappedModule, eager, tensor
 
 __all__ = ["MappedMultiHeadEmbedding"]
@@ -52,7 +53,7 @@ class MappedMultiHeadEmbedding(MappedModule):
         native_library=None,
         cache_bytes=0,
         native_cache_policy="blocks",
-        query_chunk_rows=65536,
+        query_chunk_rows=QUERY_CHUNK_ROWS,
         *,
         threads=None,
         verify=False,

@@ -11,7 +11,7 @@ from loaderx.errors import (
     StoreFormatError,
 )
 
-from ._arguments import flag
+from ._arguments import QUERY_CHUNK_ROWS, flag
 from ._identity import check_sha256, identity
 from ._ids import apart, id_memory
 from ._kinds import float_kind, kind_number
@@ -67,7 +67,9 @@ class QuantizedRows:
     ([[0.0, 0.0, 1.0, 0.0]], 4, 12)
     """
 
-    def __init__(self, path, cache_bytes=0, cache_policy="blocks", threads=None, query_chunk_rows=65536, verify=False):
+    def __init__(
+        self, path, cache_bytes=0, cache_policy="blocks", threads=None, query_chunk_rows=QUERY_CHUNK_ROWS, verify=False
+    ):
         verify = flag("verify", verify)
         options = {
             "cache_bytes": cache_bytes,
@@ -113,7 +115,7 @@ class QuantizedRows:
 
     def _open(self):
         meta, file = self._bundle.meta, self._bundle.table_path
-        if self._identity is not None and identity(file)[:4] != self._identity[:4]:
+        if self._identity is not None and identity(file) != self._identity:
             self._identity = check_sha256(file, self._bundle.sha256)
         if self.native:
             reader = NativeRows(file, **self._options)

@@ -9,8 +9,8 @@ import numpy as np
 from loaderx import _engine
 from loaderx.errors import ArgumentError
 
-from ._arguments import count, one_of
-from ._kinds import kind_number, width_of
+from ._arguments import BLOCK_ROWS, CHUNK_ROWS, count, one_of
+from ._kinds import KINDS, kind_number, width_of
 from ._quant_report import QuantizedReport
 from ._quant_source import FloatFile, Matrix
 from .bundle import TABLE_FILES, write_bundle
@@ -19,12 +19,12 @@ from .writer import pack_native
 
 __all__ = ["QUANTIZED", "QuantizedReport", "pack_quantized", "pack_quantized_file"]
 
-#: The kinds of rows, and bytes of what may be shuffled.
-QUANTIZED = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": None, "uint8_rowwise": None, "int4_rowwise": None}
+#: The kinds of rows, none wider than the source's, and bytes of what may be shuffled.
+QUANTIZED = {kind: None if tail else size for kind, (_, size, tail, _) in KINDS.items() if size <= 4}
 
 
 def pack_quantized_file(
-    src_f32, out_dir, dim, kind, native="auto", chunk_rows=4096, max_block_bytes=None, **options
+    src_f32, out_dir, dim, kind, native="auto", chunk_rows=CHUNK_ROWS, max_block_bytes=None, **options
 ) -> QuantizedReport:
     """Encode the rows of a file of float32 numbers as a bundle for `QuantizedRows`.
 
@@ -55,7 +55,7 @@ def pack_quantized_file(
 
 
 def pack_quantized(
-    matrix, out_dir, kind, native="auto", chunk_rows=4096, max_block_bytes=None, **options
+    matrix, out_dir, kind, native="auto", chunk_rows=CHUNK_ROWS, max_block_bytes=None, **options
 ) -> QuantizedReport:
     """Encode the rows of a matrix as a bundle for `QuantizedRows`.
 
@@ -75,7 +75,7 @@ def pack_quantized(
         plain file of encoded rows; or both, of which the smaller is kept, and
         the plain one if they are equal.
     chunk_rows : int
-        Most rows that are encoded at once.
+        Most rows that are encoded at once, by default 4096.
     max_block_bytes : int, optional
         Of a MEFTNAT1 table, see `pack_native`.
     codec : {"zlib", "zstd", "raw"}
@@ -128,7 +128,7 @@ def _pack(
     *,
     codec="zlib",
     predictor="auto",
-    block_rows=256,
+    block_rows=BLOCK_ROWS,
     deduplicate=False,
     level=None,
     threads=None,

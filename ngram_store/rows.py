@@ -13,7 +13,7 @@ from loaderx.errors import (
     CorruptRecordError,
 )
 
-from ._arguments import POLICIES, cache_args, digest_of, flag
+from ._arguments import POLICIES, QUERY_CHUNK_ROWS, cache_args, digest_of, flag
 from ._ids import apart, id_memory
 from ._kinds import check_element, dtype_of, element
 from ._numbers import NumberRows
@@ -52,7 +52,7 @@ class NativeRows(NumberRows, OpenTable):
         Most threads of one query, the caller's included; by default as many as
         there are cores.
     query_chunk_rows : int or None
-        How many ids of a query are handled at once. Within a chunk every block
+        How many ids of a query are handled at once, by default 65536. Within a chunk every block
         is decoded once; larger chunks take more memory (16 bytes an id). None
         handles all ids of a query at once.
     verify : bool
@@ -84,9 +84,9 @@ class NativeRows(NumberRows, OpenTable):
     released. It works in a forked child, which opens the file anew (without
     verifying it again), and is pickled as path and options, and opened at its
     first use. Either must find the file that was opened, unchanged (device,
-    inode, size and time), and else raises `StoreFormatError`; a pickle also
-    takes a copy of a file of version 3, whose header has the checksums of its
-    content.
+    inode, size and time of modification, which ``touch`` alone changes), and
+    else raises `StoreFormatError`; a pickle also takes a copy of a file of
+    version 3, whose header has the checksums of its content.
 
     The mapped part of the file that was read counts as resident memory of the
     process (``RssFile``), but is page cache, which the system takes back at
@@ -102,7 +102,7 @@ class NativeRows(NumberRows, OpenTable):
         cache_bytes=0,
         cache_policy="blocks",
         threads=None,
-        query_chunk_rows=65536,
+        query_chunk_rows=QUERY_CHUNK_ROWS,
         verify=False,
         checksum=None,
     ):

@@ -11,7 +11,7 @@ from loaderx._progress import Progress
 from loaderx._watch import Watch
 from loaderx.errors import ArgumentError, DtypeError
 
-from ._arguments import array_of, count, flag
+from ._arguments import BLOCK_ROWS, array_of, count, flag
 from ._formats import check_replaceable
 from ._kinds import kind_name
 from ._parents import parents
@@ -100,7 +100,7 @@ def pack_native(
     path,
     *,
     row_bytes=None,
-    block_rows=256,
+    block_rows=BLOCK_ROWS,
     deduplicate=False,
     predictor=None,
     codec="zlib",
@@ -133,7 +133,8 @@ def pack_native(
     row_bytes : int, optional
         Width of a row, 1 to 2**30. Arrays of two dimensions or more tell it.
     block_rows : int
-        Rows of a block, which is compressed, read and checked as a whole.
+        Rows of a block, which is compressed, read and checked as a whole; by
+        default 256.
     deduplicate : bool
         Store equal rows once. Only rows whose bytes are all equal are shared.
     predictor : {None, "xor", "shuffle", "auto"}
@@ -231,8 +232,8 @@ def pack_native(
     folder = os.path.dirname(target)
     order = None if row_order is None else _order(row_order)
     options = {
-        "block_rows": min(_int("block_rows", block_rows), 1 << 62),
-        "max_block_bytes": min(_int("max_block_bytes", max_block_bytes, 0), 1 << 62),
+        "block_rows": _int("block_rows", block_rows),
+        "max_block_bytes": _int("max_block_bytes", max_block_bytes, 0),
         "codec": _name("codec", codec),
         "level": _int("level", level, 0),
         "predictor": "none" if predictor is None else _name("predictor", predictor),
@@ -339,7 +340,7 @@ def _target(path):
 
 def _int(name, value, none=None):
     """Return a positive integer; None is allowed if it stands for a number."""
-    return none if value is None and none is not None else count(value, name, 1, bits=63)
+    return none if value is None and none is not None else count(value, name, 1)
 
 
 def _name(name, value):

@@ -21,6 +21,7 @@ from ngram_store import (
     export_embedding_bag,
     export_multihead,
     open_embedding_bag,
+    pack_quantized,
     read_bundle,
 )
 from ngram_store.bundle import TABLE_FILES, write_bundle
@@ -234,6 +235,18 @@ def test_what_is_there_stays_unless_it_is_a_bundle_and_may_be_replaced(original,
         assert_same_bits(mapped(torch.arange(100)), other.weight)
     assert (tmp_path / "empty").stat().st_mode & 0o777 == 0o755
     assert files(tmp_path) == ["empty", "empty/bundle.json", "empty/table.men", "file", "folder", "folder/notes"]
+
+
+@pytest.mark.parametrize("options", [{"codec": "raw", "predictor": "xor"}, {"codec": "raw", "level": 3}])
+def test_an_export_that_is_refused_names_the_bundle_and_leaves_nothing(original, tmp_path, options):
+    for call in (
+        lambda path: export_embedding(original, path, **options),
+        lambda path: pack_quantized(original.weight.detach(), path, "int8", True, **options),
+    ):
+        with pytest.raises(errors.ArgumentError) as caught:
+            call(tmp_path / "new" / "e")
+        assert str(tmp_path / "new" / "e" / "table.men") in str(caught.value) and ".bundle-" not in str(caught.value)
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("before", ["native", "python"])

@@ -303,13 +303,13 @@ def test_memory_that_is_kept_for_results_is_bounded():
     assert memory.empty((0, 5), torch.float32)[0].shape == (0, 5)
     small, _place = memory.empty((10, 10), torch.float16)
     assert small.resize_(500).numel() == 500  # torch's own
-    kept = [memory.empty((n,), torch.uint8)[0] for n in range(1000, 9000, 100)]
+    kept = [memory.empty((n // 4,), torch.float32)[0] for n in range(1000, 9000, 100)]
     assert len({tensor.data_ptr() for tensor in kept}) == len(kept)
     assert sum(buffer.size for buffer in memory._buffers.values()) <= 100_000
     places = {tensor.data_ptr() for tensor in kept}
     del kept
-    assert memory.empty((8000,), torch.uint8)[0].data_ptr() in places
-    large, place = memory.empty((200_000,), torch.uint8)
+    assert memory.empty((2000,), torch.float32)[0].data_ptr() in places
+    large, place = memory.empty((50_000,), torch.float32)
     assert large is place
     tiny, place = memory.empty((500, 2), torch.bfloat16)  # not in memory of 8000 bytes, which it would keep
     assert tiny.shape == (500, 2) and tiny.untyped_storage().nbytes() == place.nbytes == 2000

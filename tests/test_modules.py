@@ -1,12 +1,14 @@
 """Rules that all modules of the packages keep."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 import loaderx
 import ngram_store
+from tests.processes import ROOT
 
 FOLDERS = [Path(package.__file__).parent for package in (loaderx, ngram_store)]
 FILES = {f"{folder.name}.{file.stem}": file for folder in FOLDERS for file in folder.glob("*.py")}
@@ -31,6 +33,24 @@ def test_readers_of_tables_are_used_by_what_they_offer():
 
 
 _READERS = ("rows", "reader", "table")
+
+
+def test_defaults_that_many_functions_share_are_written_once():
+    for name, file in FILES.items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                args = node.args
+                pairs = [*zip(args.args[::-1], args.defaults[::-1], strict=False)]
+                for arg, value in (*pairs, *zip(args.kwonlyargs, args.kw_defaults, strict=True)):
+                    number = isinstance(value, ast.Constant) and type(value.value) is int
+                    shared = arg.arg in ("block_rows", "query_chunk_rows")
+                    assert not (number and shared), f"{name} line {node.lineno}: {arg.arg}"
+
+
+def test_the_extra_asks_for_the_torch_that_the_modules_need():
+    wanted = re.search(r'^torch = \["torch>=([\d.]+)"\]$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    needed = re.search(r"need torch ([\d.]+) or later", FILES["ngram_store._ops"].read_text())
+    assert wanted[1] == needed[1]
 
 
 def test_arrays_and_tensors_become_addresses_at_the_one_door():

@@ -9,6 +9,7 @@ import torch
 from loaderx import errors
 from ngram_store import (
     MappedEmbedding,
+    MappedEmbeddingBag,
     MappedMultiHeadEmbedding,
     NativeRows,
     QuantizedRows,
@@ -352,6 +353,23 @@ def test_flags_are_true_or_false_and_nothing_that_has_truth_or_none(rows, tmp_pa
         assert quantized.embedding_bag([1, 2], [0, 2], include_last_offset=np.True_, bits=np.False_).shape == (1, 8)
     assert not pack_quantized(NUMBERS, new, "int8", native=np.False_).native
     mapped.close()
+
+
+def test_what_is_none_of_the_names_is_told_which_there_are(rows, tmp_path):
+    path = tmp_path / "t.men"
+    pack_native(NUMBERS, path, dtype="fp32")
+    for text, call in (
+        ("mode must be one of 'sum', 'mean', 'max', got", lambda odd: rows.embedding_bag([[1]], mode=odd)),
+        ("mode must be one of 'sum', 'mean', 'max', got", lambda odd: MappedEmbeddingBag(path, odd)),
+        ("accumulate must be one of 'torch', 'f64', got", lambda odd: rows.embedding_bag([[1]], accumulate=odd)),
+        ("accumulate must be one of 'torch', 'f64', got", lambda odd: MappedEmbeddingBag(path, accumulate=odd)),
+        ("cache_policy must be one of 'blocks', 'rows', got", lambda odd: NativeRows(path, cache_policy=odd)),
+        ("cache_policy must be one of 'blocks', 'rows', got", lambda odd: rows.set_cache(0, odd)),
+        ("kind must be one of 'fp32', 'fp16', .*'int4_rowwise', got", lambda odd: pack_quantized(NUMBERS, path, odd)),
+    ):
+        for odd in ("odd", 1):
+            with pytest.raises(errors.ArgumentError, match=f"^{text} {odd!r}$"):
+                call(odd)
 
 
 # ---- rows that are no source ---------------------------------------------------------------------
