@@ -1,10 +1,14 @@
 """Other processes, and what this one uses, for tests of process life."""
 
+import fcntl
 import gc
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import textwrap
 import traceback
 from itertools import repeat
@@ -30,6 +34,21 @@ def run_python(code, *args, timeout=120, silent=False, **env):
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert not (silent and done.stderr), done.stderr
     return done.stdout
+
+
+def drawn(code, *args):
+    """Run Python code with a terminal as its standard error, and return what it drew there."""
+    import tqdm  # noqa: F401 - what is tested uses it
+
+    mine, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    try:
+        subprocess.run(command(code, *args), check=True, stderr=theirs, env=environment(), timeout=120)
+        os.write(theirs, b"end")  # so that reading does not wait when nothing was drawn
+        return os.read(mine, 1 << 16).decode()
+    finally:
+        os.close(theirs)
+        os.close(mine)
 
 
 def in_child(work, seconds=20):

@@ -1,13 +1,9 @@
 """Where conversions write, and what is left of those that fail, are interrupted or are killed."""
 
-import fcntl
 import os
-import pty
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import textwrap
 from pathlib import Path
 
@@ -17,6 +13,7 @@ import pytest
 from loaderx.converter import from_iterator, from_numpy
 from loaderx.dataset import RaggedDataset
 from loaderx.errors import StoreExistsError
+from tests.processes import drawn
 from tests.stores import back, left_in
 
 
@@ -213,8 +210,6 @@ def test_no_bar_is_drawn_without_a_terminal(path, capfd):
 
 
 def test_a_bar_is_drawn_on_a_terminal_for_long_work(path):
-    import tqdm  # noqa: F401 - what is tested uses it
-
     code = """
         import sys, time, numpy as np
         from loaderx.converter import from_iterator
@@ -224,12 +219,5 @@ def test_a_bar_is_drawn_on_a_terminal_for_long_work(path):
                 yield np.zeros(10)
         from_iterator(sys.argv[1], source(), chunk_bytes=1)
     """
-    mine, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code), path], check=True, stderr=theirs, env=env)
-    os.write(theirs, b"end")  # so that reading does not wait when nothing was drawn
-    assert b"converting" in os.read(mine, 1 << 16)
-    os.close(theirs)
-    os.close(mine)
+    assert "converting" in drawn(code, path)
     assert len(back(path, RaggedDataset)) == 14

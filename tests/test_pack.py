@@ -25,7 +25,7 @@ from loaderx.errors import (
     ZrecordError,
 )
 from ngram_store import pack_native
-from tests.processes import run_python
+from tests.processes import drawn, run_python
 from tests.reference_table import read_table
 
 
@@ -186,12 +186,12 @@ def test_blocks_keep_to_both_bounds(path):
     rows = np.zeros((1000, 24), np.uint8)
     for block_rows, most, want in [(256, None, 256), (256, 240, 10), (256, 1, 1), (3, 10**9, 3), (10**30, 2**80, None)]:
         if want is None:
-            with pytest.raises(ArgumentError, match="63 bits"):
+            with pytest.raises(ArgumentError, match="62 bits"):
                 pack_native(rows, path, block_rows=block_rows, max_block_bytes=most)
             continue
         report = pack_native(rows, path, block_rows=block_rows, max_block_bytes=most)
         assert report.block_rows == want == read_table(path)[0]["block_rows"]
-    assert pack_native(rows, path, block_rows=1 << 62).block_rows == (1 << 28) // 24
+    assert pack_native(rows, path, block_rows=(1 << 62) - 1).block_rows == (1 << 28) // 24
 
 
 @pytest.mark.parametrize("source", [b"", [], np.empty((0, 8), np.float32), iter([b"", b""])])
@@ -210,7 +210,7 @@ BAD = [
     (b"x" * 12, {"row_bytes": 0}, ArgumentError, "row_bytes must be at least 1, got 0"),
     (b"x" * 12, {"row_bytes": -4}, ArgumentError, "row_bytes must be at least 1, got -4"),
     (b"x" * 12, {"row_bytes": 2**30 + 1}, ArgumentError, "rows of 1073741825 bytes"),
-    (b"x" * 12, {"row_bytes": 2**70}, ArgumentError, "fit into 63 bits"),
+    (b"x" * 12, {"row_bytes": 2**70}, ArgumentError, "fit into 62 bits"),
     (b"x" * 12, {"row_bytes": 4.0}, DtypeError, "row_bytes must be an int, got float"),
     (b"x" * 12, {}, ArgumentError, "row_bytes is needed"),
     (b"x" * 12, {"row_bytes": 5}, ArgumentError, "12 bytes, which are not whole rows of 5"),
@@ -410,6 +410,31 @@ def test_ctrl_c_ends_it_and_leaves_the_old_table(interrupted, path, source):
     )
     assert out.endswith("interrupted\n"), err
     assert path.read_bytes() == b"old" and set(os.listdir(path.parent)) <= {path.name, path.name + ".next"}
+
+
+def test_a_bar_is_drawn_on_a_terminal_while_a_table_is_packed(path):
+    code = """
+        import sys, time, numpy as np, tqdm
+        from ngram_store import pack_native
+        def source():
+            for _ in range(14):
+                time.sleep(0.1)
+                yield np.zeros((10, 8), np.float32)
+        plain = tqdm.tqdm
+        if sys.argv[2] == "buffer":  # which is packed in no time, so it shall not wait for a second
+            tqdm.tqdm = lambda **options: plain(**{**options, "delay": 0})
+            pack_native(np.zeros((140, 8), np.float32), sys.argv[1])
+        else:
+            pack_native(source(), sys.argv[1])
+    """
+    for source in ("iterator", "buffer"):
+        assert "packing" in drawn(code, path, source)
+        assert read_table(path)[0]["rows"] == 140
+
+
+def test_no_bar_is_drawn_without_a_terminal(path, capfd):
+    pack_native(np.zeros((10, 8)), path)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_memory_is_bounded_while_an_iterator_is_packed(path):

@@ -59,6 +59,40 @@ def test_good_calls_do_not_grow_the_process(table, call, count):
     )
 
 
+@pytest.mark.parametrize("policy", ["blocks", "rows"])
+def test_64_threads_on_one_handle_with_a_cache_leave_nothing_behind(table, policy):
+    measure(
+        f"""
+        import threading
+        # The cache holds a part of the rows, so that entries come and go all the time.
+        rows = NativeRows(path, 8000, "{policy}", threads=2, query_chunk_rows=64)
+        expected, failures = NativeRows(path).gather(np.arange(500)), []
+
+        def read(seed):
+            try:
+                rng = np.random.default_rng(seed)
+                for _ in range(4):
+                    ids = rng.integers(0, rng.integers(1, 501), rng.integers(1, 200))
+                    assert np.array_equal(rows.gather(ids), expected[ids])
+            except BaseException as error:
+                failures.append(error)
+
+        def work():
+            threads = [threading.Thread(target=read, args=(seed,)) for seed in range(64)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert not failures, failures[0]
+
+        assert_no_growth(work, 15, 30, kib=4096)
+        stats = rows.stats()
+        assert stats["decoded_bytes"] == 0 or stats["cache_hits"] and stats["cache_misses"], stats
+        """,
+        table,
+    )
+
+
 def test_failing_calls_do_not_grow_the_process(table):
     measure(
         """
