@@ -28,6 +28,7 @@ from loaderx import __version__, _engine
 from loaderx._terminal import BAD, OK, execute, is_npy, line, map_npy, prepare, size
 from loaderx.errors import CorruptRecordError, DtypeError, StoreExistsError, ZrecordError
 
+from ._arguments import BLOCK_ROWS, CHUNK_ROWS, POLICIES
 from ._formats import check_replaceable
 from ._identity import check_sha256
 from ._kinds import kind_name
@@ -115,17 +116,31 @@ def _parser():
         metavar="DTYPE",
         help="what rows consist of, for the table to record it; a .npy file tells it",
     )
-    pack.add_argument("--codec", choices=["zlib", "zstd", "raw"], default="zlib")
+    pack.add_argument(
+        "--codec", choices=["zlib", "zstd", "raw"], default="zlib", help="compression of blocks; default: zlib"
+    )
     pack.add_argument("--predictor", choices=["none", "xor", "shuffle", "auto"], help="default: none, auto with --kind")
-    pack.add_argument("--level", type=_count, help="compression level")
-    pack.add_argument("--block-rows", type=_count, default=256, help="rows that are compressed together")
+    pack.add_argument("--level", type=_count, help="compression level; default: 6 for zlib, 3 for zstd")
+    pack.add_argument(
+        "--block-rows",
+        type=_count,
+        default=BLOCK_ROWS,
+        help="rows that are compressed together; default: %(default)s",
+    )
     pack.add_argument("--max-block-bytes", type=_count, help="lowers --block-rows")
     pack.add_argument("--deduplicate", action="store_true", help="store equal rows once")
-    pack.add_argument("--threads", type=_count)
+    pack.add_argument("--threads", type=_count, help="how many compress; default: one for each processor")
     pack.add_argument("--kind", choices=list(QUANTIZED), help="encode float32 numbers in this way")
     pack.add_argument("--dim", type=_count, help="numbers of a row, with --kind; a .npy file tells it")
-    pack.add_argument("--native", choices=["auto", "yes", "no"], help="with --kind: write a MEFTNAT1 table")
-    pack.add_argument("--chunk-rows", type=_count, help="with --kind: most rows that are encoded at once")
+    pack.add_argument(
+        "--native",
+        choices=["auto", "yes", "no"],
+        help="with --kind: write a MEFTNAT1 table, or encoded rows alone; default: auto, which is both, and keeps the "
+        "smaller",
+    )
+    pack.add_argument(
+        "--chunk-rows", type=_count, help=f"with --kind: most rows that are encoded at once; default: {CHUNK_ROWS}"
+    )
 
     info = command("info", _info, "Show what a table holds and how much space it takes.")
     info.add_argument("table", metavar="TABLE")
@@ -137,10 +152,15 @@ def _parser():
     bench.add_argument("table", metavar="TABLE")
     bench.add_argument("--ids", type=_count, default=4096, help="rows of a query; default: 4096")
     bench.add_argument("--seconds", type=float, default=1.0, help="for how long; default: 1")
-    bench.add_argument("--seed", type=int, default=0)
-    bench.add_argument("--threads", type=_count)
-    bench.add_argument("--cache-bytes", type=int, default=0)
-    bench.add_argument("--cache-policy", choices=["blocks", "rows"], default="blocks")
+    bench.add_argument("--seed", type=int, default=0, help="of the random rows; default: 0")
+    bench.add_argument("--threads", type=_count, help="most threads of a query; default: one for each core")
+    bench.add_argument("--cache-bytes", type=int, default=0, help="memory for decoded rows; default: 0, no cache")
+    bench.add_argument(
+        "--cache-policy",
+        choices=list(POLICIES),
+        default="blocks",
+        help="what the cache keeps, decoded blocks or single rows; default: blocks",
+    )
     return parser
 
 
@@ -191,7 +211,7 @@ def _pack_quantized(args, array, options):
         **options,
         "predictor": {None: "auto", "none": None}.get(args.predictor, args.predictor),
         "native": {"yes": True, "no": False}.get(args.native, "auto"),
-        "chunk_rows": args.chunk_rows or 4096,
+        "chunk_rows": args.chunk_rows or CHUNK_ROWS,
         "overwrite": args.overwrite,
     }
     if array is None:

@@ -50,7 +50,10 @@ class MappedEmbedding(MappedModule):
     What a module with a weight could do, and this one refuses with the reason:
     ``.weight`` (and ties to it), calls in training mode with gradients
     enabled, other devices and dtypes (``.to("cuda")``, ``.half()``). It is in
-    evaluation mode when it is made. Its ``state_dict`` is empty.
+    evaluation mode when it is made. Its ``state_dict`` is empty. A model with
+    such a module in it raises from ``.half()`` or ``.to(...)`` when it comes to
+    the module: torch has then converted the layers before it already, and does
+    not set them back.
 
     A copy, a pickle and a spawned worker get path, options and the table's
     SHA-256; the file must still have it, which is checked as they are made,

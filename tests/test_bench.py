@@ -281,6 +281,22 @@ def test_plot_draws_memory_below_the_ratios_of_its_section(result, weighed, tmp_
     assert "<!--  3 of 90 -->" in said
 
 
+def test_lines_of_a_plot_say_what_they_are_compared_with_where_that_differs(tmp_path):
+    results = []
+    for baseline in ("numpy", "zlib"):
+        case = Case(f"against {baseline}", baseline=baseline)
+        for name in (OURS, "numpy", "zlib"):
+            case.add(name, costing(0.001))
+        results.append(measure.measure(case, 1, 0.01))
+    for shown, said, unsaid in (
+        (results, ["(1 is numpy)", "(1 is zlib)", "times as fast as what each line names"], ["as fast as numpy"]),
+        (results[:1], ["times as fast as numpy"], ["(1 is"]),
+    ):
+        plot.draw(tmp_path / "run.svg", report.to_json(machine.describe(), {}, {"one": ("Title", shown)}))
+        text = (tmp_path / "run.svg").read_text()
+        assert all(words in text for words in said) and not any(words in text for words in unsaid)
+
+
 def test_plot_of_nothing_says_so(tmp_path):
     with pytest.raises(ValueError, match="nothing was measured"):
         plot.draw(tmp_path / "run.png", report.to_json({}, {}, {"store": ("Reading", [])}))

@@ -48,6 +48,22 @@ def any_table(request, tmp_path, matrix):
     return path, path / ("table.men" if backend == "native" else "rows.bin")
 
 
+def test_every_option_says_what_it_does_and_its_default():
+    parser = cli._parser()
+    commands = next(action.choices for action in parser._actions if action.choices)
+    assert set(commands) == {"pack", "info", "verify", "bench"}
+    for command, sub in commands.items():
+        for action in sub._actions:
+            if action.option_strings:
+                assert action.help, f"{command} {action.option_strings[0]}"
+                if action.default not in (None, False, "==SUPPRESS=="):
+                    assert "default: " in action.help, f"{command} {action.option_strings[0]}"
+        text = " ".join(sub.format_help().split())
+        if command == "pack":
+            for words in ("default: auto, which is both", "together; default: 256", "encoded at once; default: 4096"):
+                assert words in text
+
+
 @pytest.fixture
 def run(capfd):
     """Run a command in this process; return its status and what it printed."""

@@ -29,12 +29,14 @@ def _draw_section(axes, section: Mapping, colours: Mapping[str, str]) -> None:
             axes.barh(y, ratio, height * 0.92, color=colours[name])
             axes.text(ratio, y, f" {ratio:.2f}", va="center", ha="left", fontsize=7)
     cases = section["cases"]
-    axes.set_yticks(range(len(cases)), [case["name"] for case in cases], fontsize=8)
+    baselines = list(dict.fromkeys(case["baseline"] for case in cases))
+    # Where lines are ratios to different things, each says to what.
+    labels = [f"{case['name']}\n(1 is {case['baseline']})" if baselines[1:] else case["name"] for case in cases]
+    axes.set_yticks(range(len(cases)), labels, fontsize=8)
     axes.set_ylim(len(cases) - 0.5, -0.5)
     axes.set_xlim(0, longest * 1.12)
     axes.axvline(1.0, color="black", linewidth=0.8)
-    baselines = ", ".join(dict.fromkeys(case["baseline"] for case in cases))
-    axes.set_xlabel(f"times as fast as {baselines}", fontsize=8)
+    axes.set_xlabel(f"times as fast as {'what each line names' if baselines[1:] else baselines[0]}", fontsize=8)
     axes.set_title(f"{section['name']}: {section['title']}", fontsize=10, loc="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
