@@ -55,18 +55,21 @@ def compilers(tools):
     return {"c": c, "c++": [*shlex.split(cxx), "-x", "c++", "-std=c++17", *STRICT], "asan": [*c, "-g", ASAN]}
 
 
+def has_asan(cc, folder):
+    """Whether a compiler has AddressSanitizer: PyPI's zig has not, and gcc must have it in CI."""
+    (folder / "empty.c").write_text("int main(void) { return 0; }\n")
+    done = subprocess.run([*shlex.split(cc), ASAN, folder / "empty.c", "-o", folder / "empty"], capture_output=True)
+    found = done.returncode == 0 and subprocess.run([folder / "empty"], capture_output=True).returncode == 0
+    # Skipped where tests count, what it would find would go unseen.
+    if os.environ.get("CI") and not found and shutil.which("gcc") and "zig" not in cc:
+        pytest.fail(f"{cc} can't link AddressSanitizer, whose library is missing: {done.stderr.decode()[-500:]}")
+    return found
+
+
 @pytest.fixture(scope="session")
 def asan(tools, tmp_path_factory):
-    """Whether the compiler has AddressSanitizer: PyPI's zig has not, and gcc must have it in CI."""
-    folder = tmp_path_factory.mktemp("asan")
-    (folder / "empty.c").write_text("int main(void) { return 0; }\n")
-    command = [*shlex.split(tools.cc), ASAN, folder / "empty.c", "-o", folder / "empty"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    found = done.returncode == 0 and subprocess.run([folder / "empty"], capture_output=True).returncode == 0
-    # A machine that tests for others has it wherever gcc is, or what it would find goes unseen.
-    missing = os.environ.get("CI") and shutil.which("gcc") and not found
-    assert not missing, f"AddressSanitizer is missing: install the libasan of this gcc\n{done.stderr}"
-    return found
+    """Whether the compiler has AddressSanitizer."""
+    return has_asan(tools.cc, tmp_path_factory.mktemp("asan"))
 
 
 @pytest.fixture(scope="session")
@@ -122,6 +125,20 @@ def small(tmp_path, rng):
     rows.tofile(tmp_path / "rows")
     pack_native(rows, tmp_path / "small.men", block_rows=8)
     return tmp_path / "small.men", tmp_path / "rows"
+
+
+def test_a_missing_sanitizer_fails_in_ci_and_skips_elsewhere(tmp_path, monkeypatch):
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho 'cannot find -lasan' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    for ci, gcc, fails in (("", "gcc", False), ("true", None, False), ("true", "gcc", True)):
+        monkeypatch.setenv("CI", ci)
+        monkeypatch.setattr(shutil, "which", lambda _name, gcc=gcc: gcc)
+        if fails:
+            with pytest.raises(pytest.fail.Exception, match="cannot find -lasan"):
+                has_asan(str(broken), tmp_path)
+        else:
+            assert not has_asan(str(broken), tmp_path)
 
 
 # --- the build -------------------------------------------------------------------------------
