@@ -31,7 +31,7 @@ import needs_torch  # noqa: F401 - before torch, whose absence it explains
 import numpy as np
 import torch
 import torch.nn.functional as F
-from quickstart import check
+from quickstart import check, watched
 from text_classification import docstrings, memory
 from torch import nn
 
@@ -148,7 +148,7 @@ def collect(texts: int) -> tuple[dict[bool, torch.Tensor], list[str], torch.Tens
     """Return words to learn from (False) and held-out ones (True), what they mean, and which are the same."""
     data: dict[bool, list[str]] = {False: [], True: []}
     for source in SOURCES:
-        for held_out, text in docstrings(source, texts):
+        for held_out, text in watched(docstrings(source, texts), texts, f"reading {source}"):
             data[held_out] += re.findall(r"[A-Za-z]+|\d|\n|[^\sA-Za-z\d]", text + "\n\n")
     kept = Counter(data[False]).most_common(WORDS - 2)
     names = ["<pad>", "<?>", *(word for word, _ in kept)]
@@ -178,7 +178,8 @@ def train(words: torch.Tensor, extra: Memory | None, steps: int) -> Model:
     optimizers += [torch.optim.Adagrad(sparse, lr=0.1)] if sparse else []
     schedules = [torch.optim.lr_scheduler.LinearLR(one, 1.0, 0.05, steps) for one in optimizers]
     starts = torch.randint(len(words) - CONTEXT, (steps * BATCH,), generator=order)
-    for given, wanted in windows(words, starts, BATCH):
+    doing = f"training {'without' if extra is None else 'with'} the memory"
+    for given, wanted in watched(windows(words, starts, BATCH), steps, doing):
         loss = F.cross_entropy(model(given).flatten(0, 1), wanted.flatten())
         for one in optimizers:
             one.zero_grad()
@@ -214,9 +215,10 @@ def serve(data: Path, kind: str) -> None:
 
 def run(data: Path, texts: int, rows: int, steps: int) -> None:
     """Train, export, replace, and compare."""
+    print("of the default sizes it takes a minute or two on two cores", flush=True)
     words, names, folded = collect(texts)
     test = words[True][:TEST]
-    print(f"{len(words[False])} words to learn from, {len(test)} held out, of {', '.join(SOURCES)}")
+    print(f"{len(words[False])} words to learn from, {len(test)} held out, of {', '.join(SOURCES)}", flush=True)
     plain, _ = score(train(words[False], None, steps), test)
     model = train(words[False], Memory(folded, rows), steps)
     torch.save((test, [names.index(word) for word in START.split(" ")]), data / "test.pt")

@@ -14,8 +14,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from small_models import BACKENDS, installed
@@ -34,6 +35,16 @@ def check(condition: bool, message: str) -> None:
     """End the program with status 1 unless `condition` holds."""
     if not condition:
         sys.exit(f"FAILED: {message}")
+
+
+def watched(items: Iterable[Any], total: int, doing: str, seconds: float = 5.0) -> Iterator[Any]:
+    """Yield items, and print how far they are whenever some seconds have passed."""
+    said = time.perf_counter()
+    for number, item in enumerate(items):
+        if time.perf_counter() - said >= seconds:
+            said = time.perf_counter()
+            print(f"{doing}: {number} of {total}", flush=True)
+        yield item
 
 
 def real_images() -> tuple[str, np.ndarray, np.ndarray]:

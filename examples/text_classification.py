@@ -31,7 +31,7 @@ from pathlib import Path
 
 import needs_torch  # noqa: F401 - before torch, whose absence it explains
 import torch
-from quickstart import check
+from quickstart import check, watched
 from torch import nn
 
 from ngram_store import open_embedding_bag, replace_embeddings
@@ -77,7 +77,7 @@ def collect(texts: int, rows: int) -> dict[bool, list]:
     """Return pairs of ids and class, for training (False) and for the test (True)."""
     data = {False: [], True: []}
     for label, source in enumerate(SOURCES):
-        for held_out, text in docstrings(source, texts):
+        for held_out, text in watched(docstrings(source, texts), texts, f"reading {source}"):
             data[held_out].append((hashed(text, rows), label))
     random.Random(2).shuffle(data[False])
     return data
@@ -109,8 +109,9 @@ def train(examples: list, rows: int, epochs: int) -> Classifier:
     nn.init.normal_(model.bag.weight, std=0.02)
     torch.sparse.check_sparse_tensor_invariants.disable()  # torch warns unless told one way or the other
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
-    for _ in range(epochs):
-        for ids, offsets, labels in batches(examples):
+    for epoch in range(epochs):
+        steps = -(-len(examples) // BATCH)
+        for ids, offsets, labels in watched(batches(examples), steps, f"training, epoch {epoch + 1} of {epochs}"):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(ids, offsets), labels).backward()
             optimizer.step()
@@ -153,9 +154,13 @@ def serve(data: Path, kind: str) -> None:
 
 def run(data: Path, texts: int, rows: int, epochs: int, plot: Path | None) -> None:
     """Train, save, replace, and compare."""
+    print("of the default sizes it takes about a minute on two cores", flush=True)
     examples = collect(texts, rows)
     test = list(batches(examples[True]))
-    print(f"{len(examples[False])} texts to learn from, {len(examples[True])} held out, of {', '.join(SOURCES)}")
+    print(
+        f"{len(examples[False])} texts to learn from, {len(examples[True])} held out, of {', '.join(SOURCES)}",
+        flush=True,
+    )
     model = train(examples[False], rows, epochs)
     torch.save(test, data / "test.pt")
     torch.save(model.state_dict(), data / "whole.pt")

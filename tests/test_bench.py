@@ -221,6 +221,14 @@ def test_table_shows_contestants_skips_and_targets(result):
     assert len(report.header()) >= len(rows[0])
 
 
+def test_long_names_leave_the_columns_where_they_are(result):
+    short = report.lines(result)
+    result.case.name = "gather, 65536 Zipf 1.1 rows, zstd, 5 % cached"
+    first, *rest = report.lines(result)
+    assert first == result.case.name
+    assert rest == [short[0].replace("random", "      "), *short[1:]]
+
+
 def test_json_document_holds_every_figure(result, tmp_path):
     document = report.to_json({"cpu": "x"}, {"rounds": 5}, {"store": ("Reading", [result])})
     report.write_json(tmp_path / "run.json", document)

@@ -26,10 +26,23 @@ def test_latents_are_stored_and_trained_on(tmp_path, python):
     assert sorted(p.name for p in (path / "train").iterdir()) == ["images", "labels", "latents"]
 
 
+def told(out):
+    """Return the lines behind the one that says how long it takes, without those that say how far it is."""
+    first, *rest = out.splitlines()
+    assert re.fullmatch(r"of the default sizes it takes .* on two cores", first)
+    return [line for line in rest if not re.fullmatch(r"(reading|training).*: \d+ of \d+", line)]
+
+
+def test_what_takes_long_says_how_far_it_is(python):
+    code = "from quickstart import watched; assert list(watched('abc', 3, 'training', 0)) == list('abc')"
+    out = python(f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r}); {code}")
+    assert out.splitlines() == [f"training: {number} of 3" for number in range(3)]
+
+
 def test_a_classifier_scores_texts_from_its_table(tmp_path, python):
     program, path = Path(ROOT / "examples" / "text_classification.py"), tmp_path / "data"
     sizes = "--texts", 200, "--rows", 100_000, "--epochs", 3, "--plot", tmp_path / "plot.png"
-    out = python(program, *sizes, "--data", path, silent=True, timeout=600).splitlines()
+    out = told(python(program, *sizes, "--data", path, silent=True, timeout=600))
     assert re.fullmatch(r"\d+ texts to learn from, \d+ held out, of python, numpy, torch, sklearn, scipy", out[0])
     assert "bag (EmbeddingBag): 51,200,000 bytes freed" in out[1]
     assert re.fullmatch(r"OK: \d+ scores have the same bits, \d\d\.\d% of held-out texts right", out[-1])
@@ -40,7 +53,7 @@ def test_a_classifier_scores_texts_from_its_table(tmp_path, python):
 def test_a_language_model_reads_its_memory_from_a_table(tmp_path, python):
     program, path = Path(ROOT / "examples" / "engram_lm.py"), tmp_path / "data"
     sizes = "--texts", 300, "--rows", 40_000, "--steps", 60
-    out = python(program, *sizes, "--data", path, silent=True, timeout=600).splitlines()
+    out = told(python(program, *sizes, "--data", path, silent=True, timeout=600))
     assert re.fullmatch(r"\d+ words to learn from, \d+ held out, of python, numpy, torch", out[0])
     assert re.fullmatch(r"loss on held-out words: \d\.\d+ without the memory, \d\.\d+ with it", out[-2])
     assert re.fullmatch(r"OK: \d+ logits have the same bits, .*; the memory helps", out[-1])

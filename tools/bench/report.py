@@ -12,7 +12,9 @@ __all__ = ["SCHEMA_VERSION", "duration", "header", "lines", "machine_lines", "ra
 
 SCHEMA_VERSION = 1
 
-_ROW = "{:<30} {:<22} {:>10} {:>20} {:>8} {:>8}"
+#: Room for the name of a case.
+_NAME = 30
+_ROW = f"{{:<{_NAME}}} " + "{:<22} {:>10} {:>20} {:>8} {:>8}"
 
 
 def duration(seconds: float) -> str:
@@ -59,6 +61,8 @@ def header() -> str:
 def lines(result: CaseResult) -> list[str]:
     """Return the rows of a case: contestants, those left out, targets."""
     case, rows, label = result.case, [], result.case.name
+    if len(label) > _NAME:  # a line of its own, so that columns stay below each other
+        rows, label = [label], ""
     for name, timing in result.timings.items():
         ratio = result.ratio(name)
         rows.append(
@@ -72,8 +76,8 @@ def lines(result: CaseResult) -> list[str]:
             )
         )
         label = ""
-    rows += [f"{label:<30} {name:<22} memory: {_sizes(sizes)}" for name, sizes in result.memory.items()]
-    rows += [f"{label:<30} {name:<22} skipped: {why}" for name, why in case.skipped.items()]
+    rows += [f"{label:<{_NAME}} {name:<22} memory: {_sizes(sizes)}" for name, sizes in result.memory.items()]
+    rows += [f"{label:<{_NAME}} {name:<22} skipped: {why}" for name, why in case.skipped.items()]
     return rows + [_verdict(outcome) for outcome in result.outcomes()]
 
 
