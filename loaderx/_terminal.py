@@ -8,7 +8,7 @@ import numpy as np
 
 from .errors import DtypeError, StoreFormatError, ZrecordError
 
-__all__ = ["BAD", "NPY", "OK", "execute", "is_npy", "line", "map_npy", "prepare", "size"]
+__all__ = ["BAD", "NPY", "OK", "execute", "is_npy", "line", "map_npy", "plain", "prepare", "size"]
 
 #: How a .npy file begins.
 NPY = b"\x93NUMPY"
@@ -98,6 +98,18 @@ def map_npy(path):
             raise DtypeError(f"{path} holds references to Python objects, which can't be stored") from None
         raise StoreFormatError(f"{path} is a damaged .npy file: {error}") from None
     return array
+
+
+def plain(values):
+    """Return an array as nested lists of what JSON has."""
+    if values.dtype.kind in "mMSU":
+        return values.astype(str).tolist()
+    if values.dtype.kind == "c":
+        values = np.stack([values.real, values.imag], axis=-1)
+    if values.dtype.kind in "biu":
+        return values.tolist()
+    numbers = values.astype(np.float64)
+    return np.where(np.isfinite(numbers), numbers.astype(object), None).tolist()
 
 
 def size(n):

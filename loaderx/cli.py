@@ -28,7 +28,7 @@ from . import __version__, dtypes
 from ._format import codec_tag, format_info
 from ._records import BLOCK_RECORDS
 from ._schema import read_schema
-from ._terminal import BAD, OK, execute, line, map_npy, prepare, size
+from ._terminal import BAD, OK, execute, line, map_npy, plain, prepare, size
 from .converter import from_numpy
 from .errors import ArgumentError, StoreFormatError, StoreNotFoundError, ZrecordError
 from .zrecord import Zrecord
@@ -205,19 +205,7 @@ def _cat(args):
             print(values)
         return None, OK
     result = {"index": index, "bytes": record.nbytes, "dtype": str(values.dtype), "shape": list(values.shape)}
-    return {**result, "values": _plain(values)}, OK
-
-
-def _plain(values):
-    """Return an array as nested lists of what JSON has."""
-    if values.dtype.kind in "mMSU":
-        return values.astype(str).tolist()
-    if values.dtype.kind == "c":
-        values = np.stack([values.real, values.imag], axis=-1)
-    if values.dtype.kind in "biu":
-        return values.tolist()
-    numbers = values.astype(np.float64)
-    return np.where(np.isfinite(numbers), numbers.astype(object), None).tolist()
+    return {**result, "values": plain(values)}, OK
 
 
 def _convert(args):

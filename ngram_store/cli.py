@@ -5,6 +5,7 @@
     ngram-store pack rows.npy TABLE --codec zstd --predictor auto
     ngram-store pack rows.f32 BUNDLE --kind int8 --dim 128
     ngram-store info TABLE
+    ngram-store cat TABLE ID ID
     ngram-store verify TABLE
     ngram-store bench TABLE
 
@@ -20,18 +21,19 @@ import dataclasses
 import json
 import os
 import re
+import sys
 import time
 
 import numpy as np
 
 from loaderx import __version__, _engine
-from loaderx._terminal import BAD, OK, execute, is_npy, line, map_npy, prepare, size
+from loaderx._terminal import BAD, OK, execute, is_npy, line, map_npy, plain, prepare, size
 from loaderx.errors import CorruptRecordError, DtypeError, StoreExistsError, ZrecordError
 
 from ._arguments import BLOCK_ROWS, CHUNK_ROWS, POLICIES
 from ._formats import check_replaceable
 from ._identity import check_sha256
-from ._kinds import kind_name
+from ._kinds import dtype_of_kind, kind_name
 from ._plain import PlainRows
 from .bundle import META_FILE, read_bundle
 from .quantized import QuantizedRows
@@ -145,6 +147,11 @@ def _parser():
     info = command("info", _info, "Show what a table holds and how much space it takes.")
     info.add_argument("table", metavar="TABLE")
 
+    cat = command("cat", _cat, "Print rows: their numbers, or their bytes if nobody says what they consist of.")
+    cat.add_argument("table", metavar="TABLE")
+    cat.add_argument("ids", metavar="ID", type=int, nargs="+", help="negative numbers count from the end")
+    cat.add_argument("--dtype", metavar="DTYPE", help="what rows consist of; default: as the table or bundle says")
+
     verify = command("verify", _verify, "Read a whole table and list what is damaged.")
     verify.add_argument("table", metavar="TABLE")
 
@@ -253,6 +260,36 @@ def _info(args):
     for key in ("rows", "row_bytes", "file_bytes") if plain else info:
         result[key] = _dtype(bundle, info) if key == "dtype" else info[key]
     return result, OK
+
+
+def _cat(args):
+    rows, bundle = _open(args.table)
+    with rows:
+        count, dtype = len(rows), args.dtype or _dtype(bundle, rows.info())
+        for number in args.ids:
+            if not -count <= number < count:
+                raise ValueError(f"id {number} of {count} rows in {args.table}")
+        ids = [number % count for number in args.ids]
+        dim = bundle.meta["embedding_dim"] if bundle is not None and bundle.kind == "quantized" else None
+        values = _numbers(rows, ids, dtype, dim)
+    if args.json:
+        found = [{"id": number, "values": row} for number, row in zip(ids, plain(values), strict=True)]
+        return {"table": args.table, "dtype": dtype, "rows": found}, OK
+    with np.printoptions(threshold=sys.maxsize, linewidth=sys.maxsize, floatmode="unique"):
+        for number, row in zip(ids, values, strict=True):
+            print(f"{number}: {row}")
+    return None, OK
+
+
+def _numbers(rows, ids, dtype, dim):
+    """Return rows as numbers, as they are stored if NumPy has such."""
+    try:
+        kind = None if dtype is None else kind_name(dtype)
+    except DtypeError:  # integers, for one
+        kind = None
+    if kind is not None and dtype_of_kind(kind) in (None, "bfloat16"):
+        return rows.gather_floats(ids, kind, dim=dim)
+    return rows.gather(ids, dtype=dtype)
 
 
 def _verify(args):

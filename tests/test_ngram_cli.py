@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -146,6 +147,34 @@ def test_info(any_table, run, run_json):
     assert status == 0 and err == "" and len(out.splitlines()) == len(got)
 
 
+def test_cat(any_table, matrix, run, run_json):
+    path, _ = any_table
+    status, got = run_json("cat", path, 3, -1, 3)
+    assert status == 0 and [row["id"] for row in got["rows"]] == [3, 499, 3]
+    np.testing.assert_allclose([row["values"] for row in got["rows"]], matrix[[3, 499, 3]], atol=0.3)
+    status, out, err = run("cat", path, 3, -1)
+    lines = out.splitlines()
+    assert (status, err) == (0, "") and lines[0].startswith("3: [") and lines[1].startswith("499: [")
+    status, out, err = run("cat", path, 0, 500)
+    assert (status, out) == (1, "") and "id 500 of 500 rows" in err
+
+
+def test_cat_prints_what_rows_consist_of(tmp_path, run, run_json):
+    path, values = tmp_path / "t", np.array([[1.5, np.nan], [-2, 1 / 3]])
+    for name, dtype in (("fp64", np.float64), ("fp16", np.float16), ("bf16", ml_dtypes.bfloat16)):
+        pack_native(values.astype(dtype), path)
+        status, got = run_json("cat", path, 0, 1)
+        assert (status, got["dtype"]) == (0, name)
+        assert [row["values"] for row in got["rows"]] == [[1.5, None], [-2, float(dtype(1 / 3))]]
+    pack_native(np.array([[1, 2], [3, -4]], np.int16).view(np.uint8), path)
+    assert run("cat", path, 1)[1] == "1: [  3   0 252 255]\n"
+    assert run("cat", path, 1, "--dtype", "int16")[1] == "1: [ 3 -4]\n"
+    assert run("cat", path, 1, "--dtype", "half")[0] == 0
+    assert run("cat", path, 1, "--dtype", "fp8")[0] == 1
+    pack_native(np.arange(100000, dtype=np.float64).reshape(1, -1), path)
+    assert run("cat", path, 0)[1].count("\n") == 1
+
+
 def test_verify(any_table, run, run_json):
     path, file = any_table
     assert run_json("verify", path)[0] == 0
@@ -180,6 +209,8 @@ def test_bench(any_table, run, run_json):
     "args",
     [
         ("info", "missing"),
+        ("cat", "missing", "0"),
+        ("cat", "empty", "0"),
         ("verify", "missing"),
         ("bench", "missing"),
         ("info", "."),
