@@ -1,12 +1,13 @@
 """A second reader of row tables, after gopkg/rowtable/FORMAT.md and with nothing of the engine's."""
 
+import os
 import struct
 import zlib
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["read_table"]
+__all__ = ["as_bytes", "assert_holds", "read_table"]
 
 _HEADER = struct.Struct("<8sIIII9QI20sII")
 _BLOCK = struct.Struct("<QQIBBHII")
@@ -43,3 +44,16 @@ def read_table(path):
         "row_bytes": row_bytes, "blocks": blocks, "block_rows": block_rows, "encodings": encodings, "kind": fields[14],
     }  # fmt: skip
     return header, kept[places]
+
+
+def as_bytes(array):
+    """Return rows as bytes."""
+    return np.ascontiguousarray(array).view(np.uint8).reshape(len(array), -1)
+
+
+def assert_holds(path, array):
+    """Fail unless a table holds the rows of an array and nothing lies beside it; return its header."""
+    header, rows = read_table(path)
+    np.testing.assert_array_equal(rows, as_bytes(array))
+    assert os.listdir(path.parent) == [path.name]
+    return header
