@@ -52,9 +52,10 @@ class NativeRows(NumberRows, OpenTable):
         Most threads of one query, the caller's included; by default as many as
         there are cores.
     query_chunk_rows : int or None
-        How many ids of a query are handled at once, by default 65536. Within a chunk every block
-        is decoded once; larger chunks take more memory (16 bytes an id). None
-        handles all ids of a query at once.
+        How many ids of a query are handled at once, by default 65536. Within a
+        chunk every block is decoded once, and cached rows are read before new
+        ones can push them out; larger chunks take more memory (16 bytes an id).
+        None handles all ids of a query at once.
     verify : bool
         Check the whole file first: every block, every row of the map.
     checksum : str, optional
@@ -131,8 +132,9 @@ class NativeRows(NumberRows, OpenTable):
             Takes the rows, see `gather_into`. Filling the same memory again
             and again saves the time that new memory costs.
         dtype : dtype or str, optional
-            What a row's bytes are, without `out`: the last axis of the result
-            then counts elements of it. Floating-point numbers must be of the
+            What a row's bytes are, without `out`, by the name of NumPy, torch
+            or the table (``"fp16"``): the last axis of the result then counts
+            elements of it. ``"int8"`` is NumPy's here. Floating-point numbers must be of the
             kind that the table records, if it records one; bytes and integers
             are always possible.
 

@@ -170,10 +170,11 @@ def pack_native(
         ``"int4_rowwise"`` (``gopkg/quant/FORMAT.md`` lays the last three out),
         or NumPy's or torch's dtype of the first four. By default that of
         an array, a tensor or the first chunk, if it is one of the first four.
-        Other numbers, such as integers, are recorded as ``"other"``, and never
-        read as floating-point ones. Of bytes (also arrays of them) nothing is
-        recorded, and who reads numbers says what they are, or they are taken
-        for fp32.
+        Rows of the last three are encoded, so elements are of uint8, or bytes;
+        `pack_quantized` makes such rows of numbers. Other numbers, such as
+        integers, are recorded as ``"other"``, and never read as floating-point
+        ones. Of bytes (also arrays of them) nothing is recorded, and who reads
+        numbers says what they are, or they are taken for fp32.
     version : {None, 1, 2, 3}
         The newest version of the format that the file may have. Version 3,
         the default, has checksums of blocks, zstd, shuffled blocks, the rows'

@@ -271,32 +271,6 @@ def test_bad_places_and_sources(path, tmp_path, floats):
     assert same.read_bytes() == b"abcd" and os.listdir(path.parent) == []
 
 
-def test_files_that_are_no_tables_are_left_alone(path, tmp_path, floats):
-    np.save(tmp_path / "w.npy", floats)
-    (tmp_path / "notes").write_text("x")
-    for place in (tmp_path / "w.npy", tmp_path / "notes"):
-        before = place.read_bytes()
-        (tmp_path / "link").symlink_to(place)
-        for name in (place, tmp_path / "link"):
-            with pytest.raises(StoreExistsError, match=r"is a file and no table, so it is left alone"):
-                pack_native(iter([None]), name)  # before anything is asked for
-        (tmp_path / "link").unlink()
-        assert place.read_bytes() == before
-    path.touch()
-    for rows in (floats, floats[:10]):  # nothing, and a table
-        pack_native(rows, path)
-        assert_holds(path, rows)
-
-
-def test_missing_directories_are_made(tmp_path, floats):
-    path = tmp_path / "one" / "two" / "t.men"
-    with pytest.raises(DtypeError):
-        pack_native(iter([floats, None]), path)
-    assert os.listdir(tmp_path) == []
-    pack_native(floats, path)
-    assert_holds(path, floats)
-
-
 def test_what_an_iterator_raises_comes_through(path, floats):
     pack_native(floats[:10], path)
 
