@@ -52,7 +52,7 @@ def any_table(request, tmp_path, matrix):
 def test_every_option_says_what_it_does_and_its_default():
     parser = cli._parser()
     commands = next(action.choices for action in parser._actions if action.choices)
-    assert set(commands) == {"pack", "info", "verify", "bench"}
+    assert set(commands) == {"pack", "info", "cat", "verify", "bench"}
     for command, sub in commands.items():
         for action in sub._actions:
             if action.option_strings:
