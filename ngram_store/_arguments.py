@@ -22,6 +22,7 @@ __all__ = [
     "instead",
     "one_of",
     "padding_row",
+    "reader_options",
 ]
 
 #: What a cache keeps, and the engine's numbers of that.
@@ -99,6 +100,17 @@ def instead(given, module=None):
 def cache_args(cache_bytes, cache_policy):
     """Return a cache's bytes and policy."""
     return count(cache_bytes, "cache_bytes", 0), one_of("cache_policy", cache_policy, POLICIES)
+
+
+def reader_options(cache_bytes, cache_policy, threads, query_chunk_rows):
+    """Return the options of a reader of rows, by their names."""
+    cache_bytes, cache_policy = cache_args(cache_bytes, cache_policy)
+    return {
+        "cache_bytes": cache_bytes,
+        "cache_policy": cache_policy,
+        "threads": None if threads is None else count(threads, "threads", 1),
+        "query_chunk_rows": None if query_chunk_rows is None else count(query_chunk_rows, "query_chunk_rows", 1),
+    }
 
 
 def count(value, name, least):

@@ -1,13 +1,15 @@
 """Whether a table is the one that it was."""
 
+import errno
 import hashlib
 import os
+import stat
 import time
 
 from loaderx import _engine
-from loaderx.errors import CorruptRecordError
+from loaderx.errors import CorruptRecordError, StoreFormatError
 
-__all__ = ["check_sha256", "identity"]
+__all__ = ["check_sha256", "identity", "open_regular"]
 
 #: A change within so many nanoseconds of the last one may not change a file's times.
 _RACY_NS = 2_000_000_000
@@ -39,6 +41,29 @@ def _state(file):
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
+def open_regular(file):
+    """Return a descriptor of a file to read; of a pipe or device, which could keep a reader waiting, there is none.
+
+    Raises
+    ------
+    StoreFormatError
+        It is no regular file.
+    OSError
+        As `os.open` raises it.
+    """
+    fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
+        if not stat.S_ISREG(mode):
+            raise StoreFormatError(f"{os.fspath(file)} is no regular file, but a pipe or a device")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def check_sha256(file, digest):
     """Raise `CorruptRecordError` unless a table has a hash, and return its `identity`.
 
@@ -54,7 +79,7 @@ def check_sha256(file, digest):
         state = hashlib.sha256()
         buffer = bytearray(1 << 20)
         try:
-            with open(file, "rb", buffering=0) as stream:
+            with open(open_regular(file), "rb", buffering=0) as stream:
                 while n := stream.readinto(buffer):
                     state.update(memoryview(buffer)[:n])
         except OSError as error:

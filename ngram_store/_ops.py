@@ -10,10 +10,12 @@ import json
 import torch
 from torch import Tensor
 
-from loaderx.errors import DtypeError
+from loaderx.errors import ArgumentError, DtypeError
 
+from ._arguments import one_of
+from ._kinds import MODES
 from ._reduce import reduce_bags
-from ._tensor_table import find
+from ._tensor_table import config_of, find
 
 __all__ = ["bag", "embedding", "multi_head"]
 
@@ -23,8 +25,20 @@ if not hasattr(torch.library, "custom_op"):
 
 @functools.lru_cache(maxsize=1024)
 def _described(table):
-    meta = json.loads(table)["meta"]
+    meta = config_of(table)["meta"]
     return meta["embedding_dim"], getattr(torch, meta["dtype"]), len(meta.get("head_sizes") or ())
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(strategy):
+    try:
+        plan = json.loads(strategy)
+    except (ValueError, RecursionError):
+        plan = None
+    known = {"strategy": str, "chunk_rows": int, "unique_method": str, "unique_index_bytes": int, "accumulate": str}
+    if not isinstance(plan, dict) or any(type(plan.get(name)) is not kind for name, kind in known.items()):
+        raise ArgumentError(f"strategy must be the plan of a mapped bag, got {strategy[:200]!r}")
+    return plan
 
 
 def _result(ids, shape, table):
@@ -68,7 +82,8 @@ def bag(
     strategy: str,
 ) -> Tensor:
     """Return reduced bags of rows; `strategy` is the JSON of what says how."""
-    plan = json.loads(strategy)
+    plan = _plan(strategy)
+    one_of("mode", mode, MODES)
     return reduce_bags(find(table), ids, offsets, weights, mode, padding_idx, include_last_offset, plan)
 
 

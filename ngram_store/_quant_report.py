@@ -3,7 +3,10 @@
 import dataclasses
 from dataclasses import dataclass
 
-__all__ = ["QuantizedReport", "report_of"]
+__all__ = ["MEASURED", "QuantizedReport", "report_of"]
+
+#: What a bundle says of the encoding: hashes and distances.
+MEASURED = ("source_sha256", "decoded_sha256", "max_error", "mean_error", "cosine")
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,16 @@ def exchange(new, old):
     """
     if not _exchanged(new, old):
         aside = f"{new}.old"
-        os.rename(old, aside)
         try:
+            os.rename(old, aside)
             os.rename(new, old)
-        except BaseException:
-            os.rename(aside, old)
+            os.rename(aside, new)
+        except BaseException:  # a signal handler may raise after any of them
+            if os.path.lexists(aside):
+                if os.path.lexists(old):
+                    os.rename(old, new)
+                os.rename(aside, old)
             raise
-        os.rename(aside, new)
 
 
 def _exchanged(new, old):

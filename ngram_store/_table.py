@@ -11,7 +11,7 @@ from loaderx.errors import ClosedError, StoreFormatError
 from ._arguments import POLICIES, cache_args, count
 from ._formats import not_a_table
 
-__all__ = ["OpenTable"]
+__all__ = ["OpenTable", "same_table"]
 
 #: From so many bytes to decode on, at worst, a query runs as a job that Ctrl-C can end.
 _LONG = 16 << 20
@@ -56,7 +56,7 @@ class OpenTable:
             if status >= 0:
                 info = json.loads(_engine.text(_engine.lib.RowsInfo, number))
                 found = info, info.pop("file")
-                if found != seen[0] if seen else not _same(pickled, found):
+                if found != seen[0] if seen else not same_table(pickled, found):
                     raise StoreFormatError(
                         f"{where} was changed or replaced by another table since it was opened; open it again to read "
                         "that"
@@ -152,6 +152,11 @@ class OpenTable:
         """
         return dict(self._described())
 
+    def stamp(self):
+        """Return header and identity of the file, which tell it from others; JSON can hold them."""
+        self._described()
+        return self._opened
+
     def close(self):
         """Close the table. Idempotent.
 
@@ -191,12 +196,12 @@ class OpenTable:
         self._configure(**state)
 
 
-def _same(pickled, found):
-    """Whether a file is the one that a pickled table was opened with.
+def same_table(pickled, found):
+    """Whether a file is the one that a pickled table was opened with; both are of `OpenTable.stamp`.
 
     A copy of it, as another machine may have, is told by its header if that has the checksums of
     the content, which is so since version 3.
     """
-    if pickled is None or pickled == found:
+    if pickled is None or list(pickled) == list(found):  # JSON knows no tuples
         return True
     return pickled[0] == found[0] and found[0]["version"] >= 3

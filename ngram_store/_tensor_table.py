@@ -1,5 +1,6 @@
 """The table behind a module: opened, closed, restored, and found by the operators."""
 
+import functools
 import itertools
 import json
 import os
@@ -16,18 +17,21 @@ from loaderx.errors import (
     DtypeError,
     RecordIndexError,
     StoreFormatError,
+    ZrecordError,
 )
 
-from ._arguments import array_of, flag
+from ._arguments import array_of, flag, reader_options
+from ._description import TABLE_FILES, check_shape, is_digest
 from ._identity import check_sha256, identity
 from ._ids import row_ids
 from ._kinds import dtype_of_kind, float_name, kind_of_dtype
 from ._results import Results
-from .bundle import DTYPES, read_bundle
+from ._table import same_table
+from .bundle import DTYPES, unreplaced
 from .reference import PythonRows
 from .rows import NativeRows
 
-__all__ = ["Table", "find", "integers", "readable", "results"]
+__all__ = ["Table", "config_of", "find", "integers", "readable", "results"]
 
 #: Memory for what look-ups of all modules return.
 results = Results()
@@ -65,14 +69,19 @@ class Table:
 
     def __init__(self, path, dtype, options, verify=False):
         verify = flag("verify", verify)
-        self._begin(options)
-        self._settle(path, dtype)
-        digest = self.meta["table"]["sha256"]
-        if verify and digest:
-            self._identity = check_sha256(self._file, digest)
-        elif verify:
-            NativeRows(self._file, verify=True).close()
-        self.rows()
+        self._begin(path, dtype, options)
+
+        def opened(bundle):
+            self._settle(bundle)
+            digest = self.meta["table"]["sha256"]
+            if verify and digest:
+                self._identity = check_sha256(self._file, digest)
+            elif verify:
+                NativeRows(self._file, verify=True).close()
+            return self.rows()
+
+        unreplaced(self.path, opened)
+        self._describe()
 
     @classmethod
     def restored(cls, config):
@@ -86,41 +95,48 @@ class Table:
             It is gone.
         """
         self = cls.__new__(cls)
-        self._begin(config["options"])
-        self._settle(config["path"], config["dtype"], config["meta"])
-        digest = config["meta"]["table"]["sha256"]
-        if digest:
-            self._identity = check_sha256(self._file, digest)
+        self._begin(config["path"], config["dtype"], config["options"])
+
+        def restored(bundle):
+            self._settle(bundle, config["meta"])
+            digest = self.meta["table"]["sha256"]
+            if digest:
+                self._identity = check_sha256(self._file, digest)
+
+        unreplaced(self.path, restored, discard=lambda _nothing: None)
+        self._describe()
         return self
 
-    def _begin(self, options):
-        self._options = options
-        self._lock = _engine.Lock()
-        self._reader = self._identity = None
-        self._closed = False
-        self._process = os.getpid()
-
-    def _settle(self, path, dtype, expected=None):
-        """Learn what there is at the path."""
+    def _begin(self, path, dtype, options):
         _engine.path_arg(path)
         self.path = os.path.abspath(os.fsdecode(path))
         self._given = None if dtype is None else float_name(dtype)
-        if os.path.isfile(self.path):
+        self._options = reader_options(**options)
+        self._lock = _engine.Lock()
+        self._closed = False
+        self._process = os.getpid()
+
+    def _settle(self, bundle, expected=None):
+        """Learn what there is at the path: a bundle, or a file if that is None."""
+        self._reader = self._identity = None
+        if bundle is None:
             self._file, self.meta = self.path, expected or self._bare()
         else:
-            bundle = read_bundle(self.path)
             self._file, self.meta = bundle.table_path, bundle.meta
             if bundle.kind == "quantized":
                 raise DtypeError(f"{bundle.described}: its rows are quantised")
             if self._given not in (None, self.meta["dtype"]):
                 raise DtypeError(f"{self.path} holds {self.meta['dtype']}, not {self._given}")
-            if bundle.backend not in ("native", "python"):
-                raise StoreFormatError(f"{self.path} has a table for the backend {bundle.backend!r}, which is unknown")
         if expected is not None and self.meta["table"]["sha256"] != expected["table"]["sha256"]:
             raise CorruptRecordError(
                 f"{self.path} was replaced by another bundle: its table has the SHA-256 "
                 f"{self.meta['table']['sha256']}, not {expected['table']['sha256']}"
             )
+        # What describes these bytes; another description of them may say that they mean something else.
+        self.meta = self.meta if expected is None else {**expected, "table": self.meta["table"]}
+
+    def _describe(self):
+        """Take over what is known, and be found by the operators."""
         self.num_embeddings, self.dim = self.meta["num_embeddings"], self.meta["embedding_dim"]
         self.dtype = getattr(torch, self.meta["dtype"])
         self.padding_idx = self.meta.get("padding_idx")
@@ -134,7 +150,7 @@ class Table:
     def _bare(self):
         with NativeRows(self.path) as rows:
             n, width = rows.shape
-            recorded = rows.dtype
+            recorded, stamp = rows.dtype, rows.stamp()
         dtype = dtype_of_kind(recorded) or (self._given if recorded is None else None)
         if dtype is None and recorded is None:
             raise ArgumentError(
@@ -145,7 +161,7 @@ class Table:
             raise DtypeError(f"{self.path} records that its rows are {recorded}; dtype is {self._given!r}")
         if width % DTYPES[dtype]:
             raise DtypeError(f"rows of {width} bytes in {self.path} do not consist of {dtype}")
-        table = {"file": os.path.basename(self.path), "backend": "native", "bytes": 0, "sha256": ""}
+        table = {"file": os.path.basename(self.path), "backend": "native", "bytes": 0, "sha256": "", "stamp": stamp}
         dim = width // DTYPES[dtype]
         return {"num_embeddings": n, "embedding_dim": dim, "dtype": dtype, "row_bytes": width, "table": table}
 
@@ -193,7 +209,7 @@ class Table:
         return self._reader
 
     def _open(self):
-        rows, width, table = self.num_embeddings, self.meta["row_bytes"], self.meta["table"]
+        rows, width, table = self.meta["num_embeddings"], self.meta["row_bytes"], self.meta["table"]
         if table["backend"] == "python":
             return PythonRows(self._file, rows, width)
         reader = NativeRows(self._file, **self._options)
@@ -205,6 +221,11 @@ class Table:
             raise CorruptRecordError(
                 f"{self._file} has {info['rows']} rows of {info['row_bytes']} bytes in {info['file_bytes']}, and its "
                 f"bundle says {rows} of {width} in {table['bytes']}"
+            )
+        if not table["sha256"] and not same_table(table["stamp"], reader.stamp()):
+            reader.close()
+            raise CorruptRecordError(
+                f"{self._file} was changed or replaced by another table since its module was made or exported"
             )
         if info["dtype"] not in (None, kind_of_dtype(self.meta["dtype"])):
             reader.close()
@@ -300,6 +321,33 @@ def find(key):
     """Return the table of a key; one that this process does not have is opened from what the key says."""
     table = _live.get(key)
     if table is None:
-        table = _adopted[key] = Table.restored(json.loads(key))
+        table = _adopted[key] = Table.restored(config_of(key))
         _live[key] = table
     return table
+
+
+@functools.lru_cache(maxsize=1024)
+def config_of(key):
+    """Return what a key says, as `Table.restored` takes it.
+
+    Raises
+    ------
+    ArgumentError
+        It is not the key of a table.
+    """
+    try:
+        config = json.loads(key)
+        meta, table = config["meta"], config["meta"]["table"]
+        check_shape("it", meta)
+        os.fsencode(config["path"])
+        reader_options(**config["options"])
+        whole = type(config["path"]) is str and type(config["dtype"]) in (str, type(None)) and type(key) is str
+        whole = whole and table["backend"] in TABLE_FILES and type(table["bytes"]) is int
+        # A bundle's is checked against its hash, that of a bare file against its header.
+        stamp = None if is_digest(table["sha256"]) else table["stamp"]
+        whole = whole and (stamp is None or (len(stamp) == 2 and type(stamp[0]["version"]) is int))
+    except (ValueError, TypeError, LookupError, RecursionError, ZrecordError):
+        whole = False
+    if not whole:
+        raise ArgumentError(f"table must be the key of a mapped module, got {str(key)[:200]!r}")
+    return config

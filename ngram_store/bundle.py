@@ -32,6 +32,10 @@ out, and ``quantized`` is an object with what `QuantizedReport` tells of the sou
 
 Rows are little-endian. Both files are their owner's alone when new; a bundle that replaces another
 keeps the permissions of the directory and of both files.
+
+A bundle is replaced by another directory that is put in its place, so a reader of both files looks
+again afterwards whether directory and ``bundle.json`` are those that it began with. What has
+anything else in its directory is not replaced.
 """
 
 import contextlib
@@ -40,7 +44,7 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
+import stat
 import time
 from dataclasses import dataclass
 
@@ -48,17 +52,12 @@ from loaderx import __version__, _engine
 from loaderx.errors import CorruptRecordError, StoreExistsError, StoreFormatError, StoreNotFoundError, ZrecordError
 
 from ._arguments import flag
-from ._kinds import KINDS, width_of
+from ._description import DTYPES, FORMAT, META_FILE, TABLE_FILES, VERSION, check_description, check_format, is_name
+from ._identity import open_regular
 from ._parents import make_parents, sync
 from ._rename import exchange
 
-__all__ = ["DTYPES", "META_FILE", "TABLE_FILES", "Bundle", "read_bundle", "write_bundle"]
-
-META_FILE = "bundle.json"
-TABLE_FILES = {"native": "table.men", "python": "rows.bin"}
-
-#: Bytes of an element of each dtype.
-DTYPES = {dtype: size for _number, size, tail, dtype in KINDS.values() if not tail}
+__all__ = ["DTYPES", "META_FILE", "TABLE_FILES", "Bundle", "read_bundle", "remove_bundle", "unreplaced", "write_bundle"]
 
 #: What opens each kind of bundle.
 _OPENERS = {
@@ -68,11 +67,11 @@ _OPENERS = {
     "quantized": "QuantizedRows",
 }
 
-_FORMAT, _VERSION = "ngram_store-bundle", 1
 _META_BYTES = 64 << 20
 _STALE_S = 60
-_MEMBERS = {"kind": str, "num_embeddings": int, "embedding_dim": int, "dtype": str, "row_bytes": int, "table": dict}
-_TABLE_MEMBERS = {"file": str, "backend": str, "bytes": int, "sha256": str}
+_TRIES = 16
+#: How many names a message spells out.
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -131,9 +130,16 @@ def read_bundle(path):
     """
     _engine.path_arg(path)  # refuses what is no path
     folder = os.path.abspath(os.fsdecode(path))
+    meta = _load(folder)
+    check_description(os.path.join(folder, META_FILE), meta)
+    return Bundle(folder, meta)
+
+
+def _load(folder):
+    """Return the content of ``bundle.json``, an object that says that it is one; its other members may be anything."""
     file = os.path.join(folder, META_FILE)
     try:
-        with open(file, "rb") as stream:
+        with open(open_regular(file), "rb") as stream:
             raw = stream.read(_META_BYTES + 1)
     except FileNotFoundError:
         what = f"the directory {folder} has no {META_FILE}" if os.path.isdir(folder) else f"{folder} does not exist"
@@ -148,41 +154,89 @@ def read_bundle(path):
         meta = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"{file} is damaged: {error}") from None
-    if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
-        raise StoreFormatError(f'{file} does not say "format": "{_FORMAT}"')
-    if type(meta.get("version")) is not int or not 1 <= meta["version"] <= _VERSION:
-        raise StoreFormatError(f"{file} is of version {meta.get('version')!r}, this program reads up to {_VERSION}")
-    _check_meta(file, meta)
-    return Bundle(folder, meta)
+    check_format(file, meta)
+    return meta
 
 
-def _check_meta(file, meta):
-    for members, found, where in ((_MEMBERS, meta, ""), (_TABLE_MEMBERS, meta.get("table"), "table.")):
-        for name, kind in members.items():
-            if type(found.get(name)) is not kind or (kind is int and not 0 <= found[name] < 1 << 62):
-                raise CorruptRecordError(f"{file} is damaged: {where}{name} is {found.get(name)!r}")
-    table, rows = meta["table"], meta["num_embeddings"]
-    name = table["file"]
-    if name != os.path.basename(name) or name in ("", ".", "..") or "\0" in name:
-        raise CorruptRecordError(f"{file} is damaged: table.file is {name!r}, which is no name of a file beside it")
-    dim, dtype = meta["embedding_dim"], meta["dtype"]
-    quantized = meta["kind"] == "quantized"
-    width = width_of(dtype, dim) if quantized else dim * DTYPES.get(dtype, 0)
-    if meta["row_bytes"] != width or (quantized and (not width or not isinstance(meta.get("quantized"), dict))):
-        raise CorruptRecordError(
-            f"{file} is damaged: rows of {meta['embedding_dim']} {meta['dtype']} do not have {meta['row_bytes']} bytes"
-        )
-    padding = meta.get("padding_idx")
-    if padding is not None and (type(padding) is not int or not 0 <= padding < rows):
-        raise CorruptRecordError(f"{file} is damaged: padding_idx is {padding!r} of {rows} rows")
-    if "head_sizes" in meta:
-        _check_heads(file, meta["head_sizes"], rows)
+def unreplaced(path, work, discard=lambda found: found.close()):
+    """Do something with what is at a path, of which nobody replaces anything meanwhile; else do it anew.
+
+    Description and table of a bundle are two files, and so are found one after another.
+
+    Parameters
+    ----------
+    path : path_like
+        A bundle, or a file.
+    work : callable
+        Called with the `Bundle`, None for a file; it may open the table by its path.
+    discard : callable
+        Called with what `work` returned, if that does not count.
+
+    Returns
+    -------
+    object
+        What `work` returned.
+
+    Raises
+    ------
+    StoreFormatError
+        It was replaced again and again, or the table is no regular file.
+    ZrecordError
+        As `read_bundle` and `work` raise it, of what is there unchanged.
+    """
+    _engine.path_arg(path)
+    where = os.path.abspath(os.fsdecode(path))
+    for _ in range(_TRIES):
+        with _held(where) as held:
+            before = _state(where, held)
+            try:
+                bundle = None
+                if not os.path.isfile(where):
+                    bundle = read_bundle(where)
+                    _check_regular(bundle.table_path)
+                found = work(bundle)
+            except ZrecordError:
+                if _state(where) == before:
+                    raise
+                continue
+            if _state(where) == before:
+                return found
+            discard(found)
+    raise StoreFormatError(f"{where} was replaced while it was opened; try again")
 
 
-def _check_heads(file, sizes, rows):
-    whole = isinstance(sizes, list) and sizes and all(type(size) is int and size > 0 for size in sizes)
-    if not whole or sum(sizes) != rows:
-        raise CorruptRecordError(f"{file} is damaged: head_sizes are {str(sizes)[:200]} of {rows} rows")
+@contextlib.contextmanager
+def _held(where):
+    """Keep the inode of what is at a path from being used again, so that it tells one thing from another."""
+    fd = None
+    with contextlib.suppress(OSError):
+        fd = os.open(where, getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _state(where, held=None):
+    """Return what changes when a file or bundle is replaced."""
+    found = []
+    for name in (where if held is None else held, os.path.join(where, META_FILE)):
+        try:
+            status = os.stat(name)
+        except OSError:
+            found.append(None)
+            continue
+        place = status.st_dev, status.st_ino
+        # What is added to a directory does not make it another one.
+        found.append(place if stat.S_ISDIR(status.st_mode) else (*place, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def _check_regular(file):
+    with contextlib.suppress(OSError):  # the reader says that it is missing
+        if not stat.S_ISREG(os.stat(file).st_mode):
+            raise StoreFormatError(f"{file} is no regular file, and a table is one")
 
 
 def write_bundle(path, kind, fields, fill, overwrite=False):
@@ -216,27 +270,28 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
     overwrite = flag("overwrite", overwrite)
     _engine.path_arg(path)
     target = os.path.realpath(os.fsdecode(path))
-    _check_place(target, overwrite)
     parent, name = os.path.split(target)
     process = os.getpid()
-    made, temporary, lock = [], os.path.join(parent, f".{name[:50]}.bundle-{secrets.token_hex(4)}.tmp"), -1
+    made, temporary, lock, own = [], os.path.join(parent, f".{name[:50]}.bundle-{secrets.token_hex(4)}.tmp"), -1, None
     try:
+        _check_place(target, overwrite)
         make_parents(parent, made)
         _remove_stale(parent, name)
         os.mkdir(temporary, 0o700)
+        own = _place_of(temporary)
         lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
         with contextlib.suppress(OSError):  # some network file systems have no locks; then nobody removes litter
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         table, result = fill(temporary)
         producer = f"loaderx-go {__version__}"
-        meta = {"format": _FORMAT, "version": _VERSION, "kind": kind, "producer": producer, **fields, "table": table}
+        meta = {"format": FORMAT, "version": VERSION, "kind": kind, "producer": producer, **fields, "table": table}
         file = os.path.join(temporary, META_FILE)
         with open(file, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
             json.dump(meta, stream, indent=2)
             stream.write("\n")
             stream.flush()
             os.fsync(stream.fileno())
-        _check_meta(file, json.loads(json.dumps(meta)))
+        check_description(file, json.loads(json.dumps(meta)))
         os.fsync(lock)
         _publish(temporary, target, overwrite)
         for named in (target, *made):
@@ -244,10 +299,17 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
     except BaseException as error:
         if os.getpid() != process:  # a child of what made the rows, and the files are not its own
             raise
-        shutil.rmtree(temporary, ignore_errors=True)
+        if lock >= 0:
+            number, lock = lock, -1
+            os.close(number)  # the removing may need the descriptor
+        _take_back(temporary, target, own)
+        if own in (None, _place_of(temporary)):  # and not what was there before
+            _remove(temporary)
         for directory in made:
             with contextlib.suppress(OSError):  # someone else uses it by now
                 os.rmdir(directory)
+        with contextlib.suppress(OSError):
+            sync(parent)
         if isinstance(error, ZrecordError):  # it names the table by the place that the caller knows
             error.args = tuple(arg.replace(temporary, target) if isinstance(arg, str) else arg for arg in error.args)
         elif isinstance(error, OSError):
@@ -256,7 +318,68 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
     finally:
         if lock >= 0:
             os.close(lock)
+    remove_bundle(temporary)  # what was there before, if anything was
     return Bundle(target, meta), result
+
+
+def _place_of(folder):
+    """Return device and inode of a directory, None if it is not there."""
+    try:
+        status = os.stat(folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _take_back(temporary, target, own):
+    """Undo the publishing of a bundle, however far that came."""
+    if own is None or _place_of(target) != own:
+        return
+    with contextlib.suppress(OSError):
+        if os.path.lexists(temporary):
+            exchange(temporary, target)
+        else:
+            os.rename(target, temporary)
+
+
+def _table_files(folder):
+    """Return the names that a bundle's table may have: the usual ones, and what its description says."""
+    names = set(TABLE_FILES.values())
+    with contextlib.suppress(ZrecordError):
+        table = _load(folder).get("table")
+        if isinstance(table, dict) and is_name(table.get("file")):
+            names.add(table["file"])
+    return names
+
+
+def _is_ours(name, tables):
+    """Whether a file in a bundle is of the bundle: description, table, or what a killed writer left of it."""
+    drafts = tuple(f".{table}." for table in tables)
+    return name == META_FILE or name in tables or (name.startswith(drafts) and name.endswith(".tmp"))
+
+
+def remove_bundle(folder):
+    """Remove the files of a bundle, and its directory unless something else is in there."""
+    _remove(folder, _table_files(folder))
+
+
+def _remove(folder, tables=None):
+    """Remove a bundle, or part of one, with no descriptor free, too.
+
+    What else is in the directory stays, and so does the directory then; `tables` are None if all
+    that is there was written for the bundle.
+    """
+    try:
+        names = [name for name in os.listdir(folder) if tables is None or _is_ours(name, tables)]
+    except FileNotFoundError:
+        return
+    except OSError:
+        names = [META_FILE, *(tables or TABLE_FILES.values())]
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 def _check_place(target, overwrite):
@@ -266,6 +389,21 @@ def _check_place(target, overwrite):
         raise StoreExistsError(f"{target} exists, and is no bundle that could be replaced")
     if not overwrite:
         raise StoreExistsError(f"there is a bundle at {target} already; overwrite=True replaces it")
+    try:
+        _load(target)
+    except (StoreFormatError, CorruptRecordError) as error:
+        raise StoreExistsError(f"{target} exists, and is no bundle that could be replaced: {error}") from None
+    tables, foreign = _table_files(target), []
+    with os.scandir(target) as entries:
+        for entry in entries:
+            plain = entry.is_symlink() or entry.is_file()
+            if not plain or not _is_ours(entry.name, tables):
+                foreign.append(entry.name)
+    if foreign:
+        shown = ", ".join(map(repr, sorted(foreign)[:_SHOWN])) + (" and more" if len(foreign) > _SHOWN else "")
+        raise StoreExistsError(
+            f"the bundle at {target} is not replaced, as other things are in its directory, and would be lost: {shown}"
+        )
 
 
 def _remove_stale(parent, name):
@@ -279,7 +417,7 @@ def _remove_stale(parent, name):
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_bundle(folder)
             finally:
                 os.close(fd)
 
@@ -294,7 +432,6 @@ def _publish(temporary, target, overwrite):
     _check_place(target, overwrite)  # it may have come meanwhile
     _keep_modes(target, temporary)
     exchange(temporary, target)
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _keep_modes(old, new):

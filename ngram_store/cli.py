@@ -35,7 +35,7 @@ from ._formats import check_replaceable
 from ._identity import check_sha256
 from ._kinds import dtype_of_kind, kind_name
 from ._plain import PlainRows
-from .bundle import META_FILE, read_bundle
+from .bundle import META_FILE, unreplaced
 from .quantized import QuantizedRows
 from .quantizer import QUANTIZED, pack_quantized, pack_quantized_file
 from .rows import NativeRows
@@ -234,21 +234,33 @@ def _pack_quantized(args, array, options):
     return {"table": args.table, **result}
 
 
-def _open(path, options=None):
-    """Return the reader of a table's bytes, and its bundle, None for a bare file."""
-    options = options or {}
-    if not os.path.isdir(path):
-        return NativeRows(path, **options), None
-    bundle = read_bundle(path)
+def _at(path, work, discard):
+    """Return what something returns that is called with the bundle at a path, None for a bare file."""
+    # What is no directory is not for read_bundle to refuse.
+    return unreplaced(path, work, discard) if os.path.isdir(path) else work(None)
+
+
+def _reader(path, bundle, **options):
+    """Return the reader of a table's bytes."""
+    if bundle is None:
+        return NativeRows(path, **options)
     if bundle.backend == "native":
-        return NativeRows(bundle.table_path, **options), bundle
-    return PlainRows(bundle.table_path, max(bundle.meta["row_bytes"], 1), **options), bundle
+        return NativeRows(bundle.table_path, **options)
+    return PlainRows(bundle.table_path, bundle.meta["row_bytes"], **options)
+
+
+def _look(path, work):
+    """Return what something returns that is called with the reader of a table's bytes and its bundle."""
+
+    def look(bundle):
+        with _reader(path, bundle) as rows:
+            return work(rows, bundle)
+
+    return _at(path, look, lambda _result: None)
 
 
 def _info(args):
-    rows, bundle = _open(args.table)
-    with rows:
-        info = rows.info()
+    info, bundle = _look(args.table, lambda rows, bundle: (rows.info(), bundle))
     result = {"table": args.table}
     if bundle is not None:
         meta = dict(bundle.meta)
@@ -263,15 +275,16 @@ def _info(args):
 
 
 def _cat(args):
-    rows, bundle = _open(args.table)
-    with rows:
+    def look(rows, bundle):
         count, dtype = len(rows), args.dtype or _dtype(bundle, rows.info())
         for number in args.ids:
             if not -count <= number < count:
                 raise ValueError(f"id {number} of {count} rows in {args.table}")
         ids = [number % count for number in args.ids]
         dim = bundle.meta["embedding_dim"] if bundle is not None and bundle.kind == "quantized" else None
-        values = _numbers(rows, ids, dtype, dim)
+        return ids, dtype, _numbers(rows, ids, dtype, dim)
+
+    ids, dtype, values = _look(args.table, look)
     if args.json:
         found = [{"id": number, "values": row} for number, row in zip(ids, plain(values), strict=True)]
         return {"table": args.table, "dtype": dtype, "rows": found}, OK
@@ -293,12 +306,12 @@ def _numbers(rows, ids, dtype, dim):
 
 
 def _verify(args):
-    rows, bundle = _open(args.table)
-    with rows:
+    def look(rows, bundle):
         bad = [{"block": one.block, "error": one.message} for one in rows.verify()]
         info = rows.info()
-    if bundle is not None:
-        bad += _unfit(bundle, info)
+        return bad if bundle is None else [*bad, *_unfit(bundle, info)], info, bundle
+
+    bad, info, bundle = _look(args.table, look)
     result = {"table": args.table, "rows": info["rows"], "dtype": _dtype(bundle, info), "blocks": info["blocks"]}
     return {**result, "bad": len(bad), "faults": bad}, BAD if bad else OK
 
@@ -329,15 +342,18 @@ def _unfit(bundle, info):
 
 def _bench(args):
     options = {"threads": args.threads, "cache_bytes": args.cache_bytes, "cache_policy": args.cache_policy}
-    rows, bundle = _open(args.table, options)
-    dtype = _dtype(bundle, rows.info())
-    if bundle is not None and bundle.kind == "quantized":
-        rows.close()
-        rows = QuantizedRows(args.table, **options)
-        out = np.empty((args.ids, rows.dim), np.float32)
-    else:
-        out = np.empty((args.ids, rows.row_bytes), np.uint8)
+
+    def opened(bundle):
+        if bundle is not None and bundle.kind == "quantized":
+            return QuantizedRows(args.table, **options), bundle
+        return _reader(args.table, bundle, **options), bundle
+
+    rows, bundle = _at(args.table, opened, lambda found: found[0].close())
     with rows:
+        if isinstance(rows, QuantizedRows):
+            dtype, out = rows.kind, np.empty((args.ids, rows.dim), np.float32)
+        else:
+            dtype, out = _dtype(bundle, rows.info()), np.empty((args.ids, rows.row_bytes), np.uint8)
         if not len(rows):
             raise ValueError(f"{args.table} has no rows to look up")
         rng = np.random.default_rng(args.seed)

@@ -11,7 +11,7 @@ from ._arguments import QUERY_CHUNK_ROWS, count, flag, one_of, padding_row
 from ._kinds import ACCUMULATE, MODES
 from ._module import MappedModule, eager, tensor
 from ._reduce import reduce_bags
-from .bundle import read_bundle
+from .bundle import read_bundle, unreplaced
 
 __all__ = ["MappedEmbeddingBag", "open_embedding_bag"]
 
@@ -240,11 +240,15 @@ def open_embedding_bag(path, **options):
     -------
     MappedEmbeddingBag
     """
-    bundle = read_bundle(path)
-    if bundle.kind != "embedding_bag":
-        raise StoreFormatError(f"{bundle.described}, and not one of an embedding bag")
-    members = {name: bundle.meta[name] for name in _MEMBERS if name in bundle.meta}
-    return MappedEmbeddingBag(path, **{**members, **options})
+
+    def opened(bundle):
+        bundle = bundle or read_bundle(path)  # which says that there is only a file
+        if bundle.kind != "embedding_bag":
+            raise StoreFormatError(f"{bundle.described}, and not one of an embedding bag")
+        members = {name: bundle.meta[name] for name in _MEMBERS if name in bundle.meta}
+        return MappedEmbeddingBag(path, **{**members, **options})
+
+    return unreplaced(path, opened)
 
 
 def _padding(index, rows):

@@ -50,8 +50,9 @@ def export_embedding(
         As for `pack_native`, but that `codec` is by default ``"raw"``, which
         is read where it lies, and ``"zlib"`` if there is a `predictor`.
     overwrite : bool
-        Replace a bundle that is at `path`; its directory and files keep their
-        permissions. New ones are their owner's alone.
+        Replace a bundle that is at `path`, and has nothing else in its
+        directory; directory and files keep their permissions. New ones are
+        their owner's alone.
 
     Returns
     -------
@@ -68,7 +69,7 @@ def export_embedding(
         memory (meta, lazy), of a subclass of tensors, or of a dtype other than
         float32, float64, float16 and bfloat16.
     StoreExistsError
-        Something is at `path`.
+        Something is at `path` that is not to be replaced.
 
     Notes
     -----
@@ -281,4 +282,4 @@ def _pieces(weight):
     """Yield the rows of a weight, wherever it is, as arrays of uint8."""
     step = max(1, _CHUNK_BYTES // (weight.shape[1] * weight.element_size()))
     for start in range(0, len(weight), step):
-        yield weight[start : start + step].contiguous().cpu().view(torch.uint8).numpy()
+        yield weight[start : start + step].resolve_neg().contiguous().cpu().view(torch.uint8).numpy()

@@ -111,7 +111,12 @@ class MappedMultiHeadEmbedding(MappedModule):
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors):
         given = state_dict.get(f"{prefix}offsets")
-        if given is not None and given.tolist() != self._table.offsets.tolist():
-            errors.append(f"{prefix}offsets are {given.tolist()}, and the table's {self._table.offsets.tolist()}")
-            return
+        # What is no tensor, and one of another shape, torch refuses itself.
+        if isinstance(given, torch.Tensor) and given.shape == self.offsets.shape:
+            known = self._table.offsets.tolist()
+            numbers = None if given.is_meta else given.tolist()
+            if numbers != known:
+                what = "on the meta device and have no values" if numbers is None else numbers
+                errors.append(f"{prefix}offsets are {what}, and the table's {known}")
+                return
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)

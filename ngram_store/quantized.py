@@ -11,14 +11,14 @@ from loaderx.errors import (
     StoreFormatError,
 )
 
-from ._arguments import QUERY_CHUNK_ROWS, flag
+from ._arguments import QUERY_CHUNK_ROWS, flag, reader_options
 from ._identity import check_sha256, identity
 from ._ids import apart, id_memory
 from ._kinds import float_kind, kind_number
 from ._numbers import target_of
 from ._plain import PlainRows
 from ._quant_report import report_of
-from .bundle import read_bundle
+from .bundle import read_bundle, unreplaced
 from .rows import NativeRows
 
 __all__ = ["QuantizedRows"]
@@ -71,28 +71,22 @@ class QuantizedRows:
         self, path, cache_bytes=0, cache_policy="blocks", threads=None, query_chunk_rows=QUERY_CHUNK_ROWS, verify=False
     ):
         verify = flag("verify", verify)
-        options = {
-            "cache_bytes": cache_bytes,
-            "cache_policy": cache_policy,
-            "threads": threads,
-            "query_chunk_rows": query_chunk_rows,
-        }
-        self._begin(read_bundle(path), options)
-        self._rows()
-        if verify:
-            try:
-                self.verify()
-            except BaseException:
-                self.close()
-                raise
+        options = reader_options(cache_bytes, cache_policy, threads, query_chunk_rows)
 
-    def _begin(self, bundle, options):
+        def opened(bundle):
+            self._begin(path, bundle, options)
+            if verify:
+                self._identity = check_sha256(self._bundle.table_path, self._bundle.sha256)
+            return self._rows()
+
+        unreplaced(path, opened)
+
+    def _begin(self, path, bundle, options):
+        bundle = bundle or read_bundle(path)  # which says that there is only a file
         if bundle.kind != "quantized":
             raise StoreFormatError(
                 f"{bundle.described}, and not one of quantised rows, which pack_quantized makes of numbers"
             )
-        if bundle.backend not in ("native", "python"):
-            raise StoreFormatError(f"{bundle.path} has a table for the backend {bundle.backend!r}, which is unknown")
         self._bundle, self._options = bundle, options
         self._lock = _engine.Lock()
         self._reader = self._identity = None
@@ -117,10 +111,16 @@ class QuantizedRows:
         meta, file = self._bundle.meta, self._bundle.table_path
         if self._identity is not None and identity(file) != self._identity:
             self._identity = check_sha256(file, self._bundle.sha256)
+        before = identity(file)
+        if self._identity is not None and before[:4] != self._identity[:4]:
+            raise StoreFormatError(f"{file} was changed or replaced while it was opened; try again")
         if self.native:
             reader = NativeRows(file, **self._options)
         else:
             reader = PlainRows(file, self._width, **self._options)
+        if identity(file)[:4] != before[:4]:
+            reader.close()
+            raise StoreFormatError(f"{file} was changed or replaced while it was opened; try again")
         found = (*reader.shape, reader.info()["file_bytes"])
         if reader.dtype not in (None, self._kind):
             reader.close()
@@ -300,11 +300,14 @@ class QuantizedRows:
         return {"path": self.path, "options": self._options, "sha256": self._bundle.sha256}
 
     def __setstate__(self, state):
-        bundle = read_bundle(state["path"])
-        if bundle.sha256 != state["sha256"]:
-            raise CorruptRecordError(
-                f"{bundle.path} was replaced by another bundle: its table has the SHA-256 {bundle.sha256}, "
-                f"not {state['sha256']}"
-            )
-        self._begin(bundle, state["options"])
-        self._identity = check_sha256(bundle.table_path, bundle.sha256)
+        def restored(bundle):
+            self._begin(state["path"], bundle, state["options"])
+            sha256 = self._bundle.sha256
+            if sha256 != state["sha256"]:
+                raise CorruptRecordError(
+                    f"{self._bundle.path} was replaced by another bundle: its table has the SHA-256 {sha256}, "
+                    f"not {state['sha256']}"
+                )
+            self._identity = check_sha256(self._bundle.table_path, sha256)
+
+        unreplaced(state["path"], restored, discard=lambda _nothing: None)

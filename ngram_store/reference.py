@@ -6,13 +6,15 @@ the rows, back to back.
 
 import hashlib
 import os
+import weakref
 
 import numpy as np
 
 from loaderx import _engine
 from loaderx._buffers import bytes_of
-from loaderx.errors import BufferSizeError, ClosedError, CorruptRecordError, RecordIndexError
+from loaderx.errors import BufferSizeError, ClosedError, CorruptRecordError, FileFaultError, RecordIndexError
 
+from ._identity import open_regular
 from ._ids import row_ids
 from ._spool import write_whole
 
@@ -29,32 +31,56 @@ class PythonRows:
 
     Notes
     -----
-    Safe to use from many threads. It knows no cache, no checksums and no faults: a file that
-    is shortened while it is mapped ends the process.
+    Safe to use from many threads, one of which reads at a time. It knows no cache and no
+    checksums. A file that is shortened meanwhile leads to `FileFaultError`.
     """
 
     def __init__(self, path, rows, row_bytes):
-        size = os.path.getsize(path)
-        if size != rows * row_bytes:
-            raise CorruptRecordError(
-                f"{os.fspath(path)} has {size} bytes, and {rows} rows of {row_bytes} have {rows * row_bytes}"
-            )
-        shape = rows, row_bytes
-        self._rows = np.memmap(path, np.uint8, "r", shape=shape) if size else np.empty(shape, np.uint8)
         self._path = os.fsdecode(path)
+        self.shape = rows, row_bytes
         self.closed = False
+        self._lock = _engine.Lock()
+        try:
+            self._fd = open_regular(path)
+        except OSError as error:
+            raise _engine.system_error(error, f"read the table {self._path}") from None
+        # Not a file of Python's, which would warn when it is closed because nobody refers to it.
+        self._release = weakref.finalize(self, os.close, self._fd)
+        self._release.atexit = False
+        size = os.fstat(self._fd).st_size
+        if size != rows * row_bytes:
+            self.close()
+            raise CorruptRecordError(
+                f"{self._path} has {size} bytes, and {rows} rows of {row_bytes} have {rows * row_bytes}"
+            )
 
     def gather(self, ids):
         """Return rows as an array of uint8, shape (*ids.shape, row_bytes)."""
-        if self.closed:
-            raise ClosedError(f"the table {self._path} was closed")
         array, shape = row_ids(ids)
-        for position, row in enumerate(array.reshape(-1).tolist()):
-            if not 0 <= row < len(self._rows):
-                raise RecordIndexError(
-                    f"id {row} at position {position}: want 0 to {len(self._rows) - 1}: table {self._path}"
-                )
-        return np.asarray(self._rows[array]).reshape(*shape, self._rows.shape[1])
+        numbers = array.reshape(-1).tolist()
+        with self._lock():
+            if self.closed:
+                raise ClosedError(f"the table {self._path} was closed")
+            for position, row in enumerate(numbers):
+                if not 0 <= row < len(self):
+                    raise RecordIndexError(
+                        f"id {row} at position {position}: want 0 to {len(self) - 1}: table {self._path}"
+                    )
+            out = np.empty((len(numbers), self.row_bytes), np.uint8)
+            self._read(numbers, out)
+        return out.reshape(*shape, self.row_bytes)
+
+    def _read(self, numbers, out):
+        rows, width = self.shape
+        try:
+            size = os.fstat(self._fd).st_size
+            whole = size >= rows * width and all(
+                os.preadv(self._fd, [place], row * width) == width for row, place in zip(numbers, out, strict=True)
+            )
+        except OSError as error:
+            raise _engine.system_error(error, f"read the table {self._path}") from None
+        if not whole:
+            raise FileFaultError(f"{self._path} was shortened since it was opened, when it had {rows * width} bytes")
 
     def gather_into(self, ids, out):
         """Copy rows into memory of the caller's."""
@@ -73,16 +99,18 @@ class PythonRows:
         return {}
 
     def __len__(self):
-        return self._rows.shape[0]
+        return self.shape[0]
 
     @property
     def row_bytes(self):
         """Width of a row in bytes."""
-        return self._rows.shape[1]
+        return self.shape[1]
 
     def close(self):
-        """Close the table."""
-        self.closed = True
+        """Close the table. Idempotent."""
+        with self._lock():
+            self.closed = True
+            self._release()
 
 
 def write_rows(path, chunks):

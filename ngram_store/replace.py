@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 from collections import defaultdict
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -11,11 +10,12 @@ from urllib.parse import quote
 from torch import nn
 
 from loaderx import _engine
-from loaderx.errors import ArgumentError, DtypeError, UnsupportedError
+from loaderx.errors import ArgumentError, DtypeError, StoreExistsError, UnsupportedError
 
 from ._arguments import flag, one_of
 from ._replacement import Replacement, ReplaceReport
 from ._weight import bag_weight_of, weight_of
+from .bundle import remove_bundle
 from .embedding import MappedEmbedding
 from .embedding_bag import open_embedding_bag
 from .export import export_embedding, export_embedding_bag
@@ -23,6 +23,9 @@ from .export import export_embedding, export_embedding_bag
 __all__ = ["ReplaceReport", "Replacement", "replace_embeddings"]
 
 _TIED = ("skip", "input")
+
+#: What file systems allow for the name of a directory.
+_NAME_BYTES = 255
 
 
 def replace_embeddings(
@@ -73,8 +76,9 @@ def replace_embeddings(
     were not there before are removed again.
 
     Skipped are modules in training mode, subclasses, what the exporters refuse
-    (``max_norm``, hooks, sparse or quantised or missing weights), and weights
-    on other devices than the CPU.
+    (``max_norm``, hooks, sparse or quantised or missing weights), weights on
+    other devices than the CPU, and modules whose name no directory can have,
+    or is that of another.
 
     Code of the model that uses the weight of an embedding, and not the module,
     raises an error with the reason when it runs: tying weights once more,
@@ -106,14 +110,15 @@ def replace_embeddings(
         made = _Bundles(folder, kinds, {"overwrite": overwrite, **options}, undo)
         mapped = {module: made.mapped(names[module][0], module) for module in names if module not in reasons}
         _put(model, mapped, undo)
+        freed = _freed(model, mapped)
+        entries = []
+        for module, known in names.items():
+            path = mapped[module].path if module in mapped else None
+            kind = type(module).__name__
+            entries.append(Replacement(tuple(known), kind, path, freed.get(module, 0), reasons.get(module)))
+        report = ReplaceReport(tuple(entries))
         undo.pop_all()
-    freed = _freed(model, mapped)
-    entries = []
-    for module, known in names.items():
-        path = mapped[module].path if module in mapped else None
-        kind = type(module).__name__
-        entries.append(Replacement(tuple(known), kind, path, freed.get(module, 0), reasons.get(module)))
-    return ReplaceReport(tuple(entries))
+    return report
 
 
 def _mapping(name, given):
@@ -168,7 +173,27 @@ def _reasons(model, names, selected, kinds, tied):
                     f"its weight is {', '.join(others)}, too, so that nothing would be freed; tied='input' maps the "
                     "look-ups alone"
                 )
+    taken = {}
+    for module, known in names.items():
+        if module in reasons:
+            continue
+        place = _place(known[0])
+        if place is None:
+            reasons[module] = f"a directory can't be called {known[0]!r}, as its bundle would be"
+        elif place in taken:
+            reasons[module] = "another embedding has the same name, and their bundles would lie at one place"
+        else:
+            taken[place] = module
     return reasons
+
+
+def _place(name):
+    """Return what the directory of a bundle is called; None if there can be no such directory."""
+    try:
+        place = quote(name, safe="")
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
+    return None if place in ("", ".", "..") or len(place) > _NAME_BYTES else place
 
 
 def _reason(module, kinds):
@@ -214,7 +239,7 @@ class _Bundles:
 
     def __init__(self, folder, kinds, options, undo):
         self._folder, self._kinds, self._options, self._undo = folder, kinds, options, undo
-        self._written = {}
+        self._written, self._kept = {}, set()
 
     def mapped(self, name, module):
         """Return the module that takes the place of another."""
@@ -223,7 +248,7 @@ class _Bundles:
         key = (is_bag, _engine.tensor_address(weight), weight.shape, weight.stride(), weight.dtype, module.padding_idx)
         path = None if is_bag else self._written.get(key)
         if path is None:
-            path = self._written[key] = os.path.join(self._folder, quote(name, safe=""))
+            path = self._written[key] = os.path.join(self._folder, _place(name))
             self._export(export_embedding_bag if is_bag else export_embedding, module, path)
         opened = open_embedding_bag if is_bag else MappedEmbedding
         mapped = opened(path, **self._kinds[nn.EmbeddingBag if is_bag else nn.Embedding])
@@ -235,11 +260,20 @@ class _Bundles:
         while not os.path.lexists(parent):
             missing.append(parent)
             parent = os.path.dirname(parent)
-        export(module, path, **self._options)
+        # Before there is anything to undo, as Ctrl-C may come at once when there is.
         for directory in reversed(missing[1:]):
             self._undo.callback(_remove_empty, directory)
         if missing:
-            self._undo.callback(shutil.rmtree, path, ignore_errors=True)
+            self._undo.callback(self._remove, path)
+        try:
+            export(module, path, **self._options)
+        except StoreExistsError:  # someone else's
+            self._kept.add(path)
+            raise
+
+    def _remove(self, path):
+        if path not in self._kept:
+            remove_bundle(path)
 
 
 def _remove_empty(directory):

@@ -321,10 +321,10 @@ def test_an_export_that_is_running_is_not_taken_for_litter(original, tmp_path):
         (tmp_path / folder / "part").write_text("x")
         os.utime(folder, (0, 0))
         export_embedding(original, tmp_path / "e")
-        return {"file": "part", "backend": "own", "bytes": 1, "sha256": ""}, "result"
+        return {"file": "part", "backend": "native", "bytes": 1, "sha256": 64 * "0"}, "result"
 
-    fields = {"num_embeddings": 0, "embedding_dim": 0, "dtype": "float32", "row_bytes": 0}
-    bundle, result = write_bundle(tmp_path / "e", "own", fields, fill, overwrite=True)
+    fields = {"num_embeddings": 0, "embedding_dim": 1, "dtype": "float32", "row_bytes": 4}
+    bundle, result = write_bundle(tmp_path / "e", "embedding", fields, fill, overwrite=True)
     assert result == "result" and read_bundle(tmp_path / "e") == bundle
     assert files(tmp_path) == ["e", "e/bundle.json", "e/part"]
 

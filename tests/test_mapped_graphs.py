@@ -1,8 +1,10 @@
 """Mapped modules under torch.compile and torch.export: one graph, one node a look-up."""
 
 import io
+import json
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -15,9 +17,11 @@ from ngram_store import (
     _tensor_table,
     export_embedding,
     export_multihead,
+    pack_native,
 )
 from tests.mapped import MultiHeadEmbedding, assert_same_bits
 from tests.processes import run_python
+from tests.tables import forge
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +154,93 @@ def test_an_exported_program_refuses_another_table(tmp_path, monkeypatch):
     export_embedding(torch.nn.Embedding(20, 4), tmp_path / "e", overwrite=True)
     with pytest.raises(errors.CorruptRecordError, match="replaced"):
         program(ids)
+
+
+def test_an_exported_program_over_a_bare_table_refuses_another_one(tmp_path):
+    def table(seed):
+        torch.manual_seed(seed)
+        weight = torch.randn(20, 4)
+        pack_native(weight, tmp_path / "t.men")
+        return weight
+
+    code = """
+        import sys, torch
+        import ngram_store.embedding
+        from loaderx import errors
+        program = torch.export.load(sys.argv[1] + "/p.pt2").module()
+        try:
+            print(program(torch.tensor([3, 4])).tolist())
+        except errors.CorruptRecordError as error:
+            assert "replaced" in str(error)
+            print("refused")
+        """
+    weight, ids = table(1), torch.tensor([3, 4])
+    with MappedEmbedding(tmp_path / "t.men", dtype="float32") as mapped:
+        program = torch.export.export(mapped, (ids,))
+        torch.export.save(program, tmp_path / "p.pt2")
+        expected = f"{weight[ids].tolist()}\n"
+        assert run_python(code, tmp_path) == expected
+        (tmp_path / "copy.men").write_bytes((tmp_path / "t.men").read_bytes())
+        table(2)
+        assert run_python(code, tmp_path) == "refused\n"
+        (tmp_path / "copy.men").replace(tmp_path / "t.men")  # what it was, in another file
+        assert run_python(code, tmp_path) == expected
+        assert_same_bits(program.module()(ids), weight[ids])
+
+
+def test_a_bare_table_of_version_1_is_known_again_as_the_same_file_only(tmp_path, monkeypatch):
+    forge(tmp_path / "t.men", np.zeros((20, 16), np.uint8))
+    mapped, ids = MappedEmbedding(tmp_path / "t.men", dtype="float32"), torch.tensor([3])
+    assert mapped._table.rows().info()["version"] == 1
+    monkeypatch.setattr(_tensor_table, "_live", {})
+    assert torch.ops.ngram_store.embedding(ids, mapped._key).tolist() == [[0.0] * 4]
+    forge(tmp_path / "t.men", np.ones((20, 16), np.uint8))
+    monkeypatch.setattr(_tensor_table, "_live", {})
+    with pytest.raises(errors.CorruptRecordError, match="replaced"):
+        torch.ops.ngram_store.embedding(ids, mapped._key)
+
+
+def test_operators_refuse_what_is_no_key_of_a_table(folder, tmp_path):
+    pack_native(torch.zeros(5, 4), tmp_path / "t.men")
+    keys = ["garbage", "", "{}", "[]", "null", "[" * 100_000, '{"meta": {}}']
+    with MappedEmbedding(folder / "e") as bundle, MappedEmbedding(tmp_path / "t.men") as bare:
+        for good in (bundle._key, bare._key):
+            config = json.loads(good)
+            for name in config:
+                for value in (None, 5, "x", [], {}) if name not in ("instance", "dtype", "path") else ():
+                    keys.append(json.dumps({**config, name: value}))
+            for name in ("num_embeddings", "embedding_dim", "dtype", "row_bytes", "table"):
+                for value in (None, -5, "x", [], {}):
+                    keys.append(json.dumps({**config, "meta": {**config["meta"], name: value}}))
+            for name, value in (("sha256", ""), ("sha256", 5), ("backend", "x"), ("stamp", 5), ("stamp", [1, 2])):
+                table = {**config["meta"]["table"], name: value}
+                if name == "sha256":
+                    table.pop("stamp", None)
+                if name != "stamp" or not table["sha256"]:
+                    keys.append(json.dumps({**config, "meta": {**config["meta"], "table": table}}))
+            keys.append(json.dumps({**config, "path": 5}))
+    ids, plan = torch.tensor([0, 1]), MappedEmbeddingBag(folder / "e")._graph_plans["fused"]
+    for key in keys:
+        for given in (ids, ids.to("meta")):
+            for call in (
+                lambda given=given, key=key: torch.ops.ngram_store.embedding(given, key),
+                lambda given=given, key=key: torch.ops.ngram_store.multi_head(given, key),
+                lambda given=given, key=key: torch.ops.ngram_store.embedding_bag(
+                    given, given, None, key, "sum", None, False, plan
+                ),
+            ):
+                with pytest.raises(errors.ArgumentError, match="key of a mapped module"):
+                    call()
+
+
+def test_the_operator_of_bags_refuses_plans_and_modes_that_are_none(folder):
+    with MappedEmbeddingBag(folder / "e") as bag:
+        ids, plan = torch.tensor([0, 1]), bag._graph_plans["fused"]
+        for wrong in ("garbage", "", "{}", "[]", '{"strategy": "fused"}'):
+            with pytest.raises(errors.ArgumentError, match="plan of a mapped bag"):
+                torch.ops.ngram_store.embedding_bag(ids, ids, None, bag._key, "sum", None, False, wrong)
+        with pytest.raises(errors.ArgumentError, match="mode must be one of"):
+            torch.ops.ngram_store.embedding_bag(ids, ids, None, bag._key, "min", None, False, plan)
 
 
 def test_other_tracers_record_the_operators(folder):

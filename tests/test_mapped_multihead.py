@@ -203,3 +203,23 @@ def test_exports_of_other_shapes_of_originals(original, tmp_path):
         export_multihead(original.embedding, tmp_path / "c")
     with pytest.raises(errors.DtypeError, match="expected a torch"):
         export_demo_embedding(torch.nn.Linear(2, 2), [2], tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([0, 50], "expected torch.Tensor"),
+        ("0", "expected torch.Tensor"),
+        (torch.tensor([0, 51]), "offsets are"),
+        (torch.tensor([0]), "size mismatch"),
+        (torch.tensor(0), "size mismatch"),
+        (torch.zeros(2, dtype=torch.long, device="meta"), "meta device"),
+    ],
+)
+def test_offsets_that_are_none_are_refused_as_torch_does(tmp_path, given, message):
+    export_multihead(MultiHeadEmbedding([50, 7], 4), tmp_path / "m")
+    with MappedMultiHeadEmbedding(tmp_path / "m") as mapped:
+        with pytest.raises(RuntimeError, match=message):
+            mapped.load_state_dict({"offsets": given})
+        mapped.load_state_dict({"offsets": torch.tensor([0, 50])})
+        assert mapped.offsets.tolist() == [0, 50]

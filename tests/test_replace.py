@@ -1,18 +1,22 @@
 """Replacing the embeddings of whole models: what becomes mapped, what stays and why, and nothing by halves."""
 
+import contextlib
 import copy
 import errno
 import os
 import pickle
+import resource
 
 import pytest
 import torch
 from torch import nn
 
+import ngram_store.bundle
 import ngram_store.replace
 from loaderx import errors
 from ngram_store import MappedEmbedding, MappedEmbeddingBag, read_bundle, replace_embeddings
 from tests.mapped import Engram, assert_same_bits
+from tests.processes import in_child
 
 
 class Words(nn.Module):
@@ -274,3 +278,100 @@ def test_arguments_are_checked_before_anything_is_written(model, tmp_path):
         with pytest.raises(kind, match=message):
             replace_embeddings(*args, **options)
     assert not list(tmp_path.iterdir()) and isinstance(model.words, nn.Embedding)
+
+
+def test_names_that_no_directory_can_have_are_skipped(tmp_path):
+    odd = {"", ".", "..", "half\ud800", 300 * "x", 90 * "\u00fc"}
+    (tmp_path / "t").mkdir()
+    (tmp_path / "notes").write_text("x")
+    for overwrite in (False, True):
+        model = nn.ModuleDict({"fine": nn.Embedding(5, 2)}).eval()
+        for name in odd:
+            model._modules[name] = nn.EmbeddingBag(5, 2).eval()
+        report = replace_embeddings(model, tmp_path / "t", overwrite=overwrite)
+        assert [entry.name for entry in report.replaced] == ["fine"]
+        assert set(reasons(report)) == odd
+        assert all("directory can't be called" in reason for reason in reasons(report).values())
+        str(report)
+    assert sorted(os.listdir(tmp_path)) == ["notes", "t"] and os.listdir(tmp_path / "t") == ["fine"]
+
+
+def test_embeddings_of_one_name_do_not_share_a_directory(tmp_path):
+    model, one, two = nn.Module(), nn.Module(), nn.Module()
+    one._modules["b.c"], two._modules["c"] = nn.Embedding(5, 2), nn.Embedding(5, 2)
+    inner = nn.Module()
+    inner._modules["b"] = two
+    model._modules["a"] = inner
+    inner._modules["b.c"] = one._modules["b.c"]
+    model.eval()
+    ids = torch.arange(5)
+    expected = two._modules["c"](ids), inner._modules["b.c"](ids)
+    report = replace_embeddings(model, tmp_path, overwrite=True)
+    assert len(report.replaced) == 1 and "the same name" in report.skipped[0].reason
+    assert_same_bits(two._modules["c"](ids), expected[0])
+    assert_same_bits(inner._modules["b.c"](ids), expected[1])
+
+
+@pytest.mark.parametrize("where", ["export", "export_bag", "put"])
+def test_ctrl_c_at_the_moment_that_something_is_there_leaves_nothing(model, tmp_path, monkeypatch, where):
+    expected, before = model(IDS), state(model)
+    name = {"export": "export_embedding", "export_bag": "export_embedding_bag", "put": "_put"}[where]
+    real = getattr(ngram_store.replace, name)
+
+    def interrupted(*args, **options):
+        real(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ngram_store.replace, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        replace_embeddings(model, tmp_path / "new" / "tables")
+    assert state(model) == before and not list(tmp_path.iterdir())
+    assert_same_bits(model(IDS), expected)
+
+
+def test_a_bundle_that_fails_after_its_publishing_leaves_nothing(model, tmp_path, monkeypatch):
+    expected, before = model(IDS), state(model)
+    sync, calls = ngram_store.bundle.sync, []
+
+    def fail(folder):
+        calls.append(folder)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        sync(folder)
+
+    monkeypatch.setattr("ngram_store.bundle.sync", fail)
+    with pytest.raises(KeyboardInterrupt):
+        replace_embeddings(model, tmp_path / "new")
+    assert state(model) == before and not list(tmp_path.iterdir())
+    assert_same_bits(model(IDS), expected)
+
+
+def test_someone_elses_bundle_is_not_removed_with_what_failed(model, tmp_path, monkeypatch):
+    real = ngram_store.replace.export_embedding
+
+    def late(module, path, **options):
+        real(nn.Embedding(3, 2), path)
+        return real(module, path, **options)
+
+    monkeypatch.setattr(ngram_store.replace, "export_embedding", late)
+    with pytest.raises(errors.StoreExistsError):
+        replace_embeddings(model, tmp_path, select="words")
+    assert read_bundle(tmp_path / "words").meta["num_embeddings"] == 3
+
+
+def test_without_free_descriptors_a_failure_leaves_nothing(model, tmp_path, monkeypatch):
+    def exhaust(*_args):
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                os.open("/dev/null", os.O_RDONLY)
+        raise MemoryError
+
+    def work():
+        with pytest.raises(MemoryError):
+            replace_embeddings(model, tmp_path / "new")
+        assert not os.path.lexists(tmp_path / "new")
+
+    monkeypatch.setattr(ngram_store.replace, "_put", exhaust)
+    in_child(work)
