@@ -14,8 +14,11 @@ _INT, _LISTS = frozenset({int}), frozenset({list, tuple})
 #: How deep lists may be that become an array.
 _DEPTH = 64
 
+#: Up to so many elements a loop over their types is faster than a set of them.
+_FEW = 16
+
 #: From so many integers on an array is made faster if NumPy need not look for their dtype.
-_MANY = 16
+_MANY = 48
 
 
 def as_array(given):
@@ -27,9 +30,9 @@ def as_array(given):
     if kind is np.ndarray:
         return given
     if kind is list or isinstance(given, (list, tuple)):
-        if len(given) >= _MANY:
-            return _of_nested(given)
-        for one in given:  # for so few faster than a set
+        if len(given) >= _FEW:
+            return _of_ints(given, given, (len(given),)) if set(map(type, given)) == _INT else _of_nested(given)
+        for one in given:
             if type(one) is not int:
                 return _of_nested(given)
     elif issubclass(kind, np.ma.MaskedArray):

@@ -15,6 +15,7 @@ __all__ = [
     "ACCUMULATE",
     "KINDS",
     "MODES",
+    "OTHER",
     "Kind",
     "bag_kind",
     "check_element",
@@ -44,7 +45,7 @@ KINDS = {
 #: What rows are taken for where neither the table nor the caller says it.
 _UNKNOWN = "fp32"
 #: What a table records of numbers that are of none of the kinds.
-_OTHER = "other"
+OTHER = "other"
 _BY_DTYPE = {result: name for name, (_, _, tail, result) in KINDS.items() if not tail}
 #: Names of torch's that mean something else to NumPy, or nothing.
 _TORCH = {"torch.half": "float16", "torch.float": "float32", "torch.double": "float64"}
@@ -221,7 +222,8 @@ def check_element(dtype, recorded, what):
     part = f"float{int(name.removeprefix('complex')) // 2}" if name.startswith("complex") else name
     # Those of foreign byte order, and of kinds that no table records, have no kind.
     kind = _BY_DTYPE.get(part) if getattr(dtype, "isnative", True) else None
-    if recorded not in (None, _OTHER, kind) and "float" in part:
+    other = recorded == OTHER and (kind is None or name.startswith("complex"))
+    if recorded not in (None, kind) and "float" in part and not other:
         raise DtypeError(
             f"the table records that its rows are {recorded}, and {what} {dtype}: gather_floats converts them to "
             "float32, and bytes or integers take them as they are"
@@ -257,7 +259,7 @@ def same_kind(dtype, recorded):
         The two differ.
     """
     if dtype is None:
-        if recorded == _OTHER:
+        if recorded == OTHER:
             raise DtypeError(
                 f"the table records that its rows are of none of the kinds {list(KINDS)}; "
                 "gather(ids, dtype=...) reads integers and other numbers"
@@ -285,7 +287,7 @@ def recorded_kind(dtype):
         plain = dtype == np.uint8 or (dtype.kind == "V" and dtype.names is None and "float" not in dtype.name)
     else:
         plain = str(dtype) == "torch.uint8"
-    return None if plain else _OTHER
+    return None if plain else OTHER
 
 
 def dtype_of_kind(kind):

@@ -8,7 +8,7 @@ import numpy as np
 from loaderx import _engine
 from loaderx.errors import ClosedError, StoreFormatError
 
-from ._arguments import POLICIES, cache_args, count
+from ._arguments import POLICIES, reader_options
 from ._formats import not_a_table
 
 __all__ = ["OpenTable", "same_table"]
@@ -30,10 +30,11 @@ class OpenTable:
         self._where = os.path.abspath(self._path)
         # Shared with the handle's opener, which must not refer to this object: the two would keep
         # each other alive.
+        given = reader_options(cache_bytes, cache_policy, threads, query_chunk_rows)
         self._options = {
-            "cache": cache_args(cache_bytes, cache_policy),
-            "threads": None if threads is None else count(threads, "threads", 1),
-            "chunk": None if query_chunk_rows is None else count(query_chunk_rows, "query_chunk_rows", 1),
+            "cache": (given["cache_bytes"], given["cache_policy"]),
+            "threads": given["threads"],
+            "chunk": given["query_chunk_rows"],
         }
         self._lock = _engine.Lock()
         self._closed = False

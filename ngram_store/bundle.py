@@ -265,7 +265,8 @@ def write_bundle(path, kind, fields, fill, overwrite=False):
     Raises
     ------
     StoreExistsError
-        Something is there, and `overwrite` is false or it is no bundle.
+        Something is there, and `overwrite` is false, or it is no bundle, or
+        something else is in its directory, too.
     """
     overwrite = flag("overwrite", overwrite)
     _engine.path_arg(path)

@@ -33,7 +33,7 @@ from loaderx.errors import CorruptRecordError, DtypeError, StoreExistsError, Zre
 from ._arguments import BLOCK_ROWS, CHUNK_ROWS, POLICIES
 from ._formats import check_replaceable
 from ._identity import check_sha256
-from ._kinds import dtype_of_kind, kind_name
+from ._kinds import OTHER, dtype_of_kind, kind_name, same_kind
 from ._plain import PlainRows
 from .bundle import META_FILE, unreplaced
 from .quantized import QuantizedRows
@@ -110,7 +110,7 @@ def _parser():
     pack = command("pack", _pack, "Write rows as a MEFTNAT1 file, or with --kind as a bundle of quantised rows.")
     pack.add_argument("source", metavar="IN", help="a .npy file, or a file of nothing but rows")
     pack.add_argument("table", metavar="TABLE")
-    pack.add_argument("--overwrite", action="store_true", help="replace what is at TABLE")
+    pack.add_argument("--overwrite", action="store_true", help="replace a table or bundle at TABLE")
     pack.add_argument("--row-bytes", type=_count, help="width of a row; a .npy file tells it")
     pack.add_argument(
         "--dtype",
@@ -203,6 +203,8 @@ def _pack(args):
     check_replaceable(args.table)
     if os.path.isfile(os.path.join(args.table, META_FILE)):
         raise StoreExistsError(f"{args.table} is a bundle, which --kind writes and replaces; choose another path")
+    if os.path.isdir(args.table):
+        raise StoreExistsError(f"{args.table} is a directory; choose another path")
     if os.path.lexists(args.table) and not args.overwrite:
         raise StoreExistsError(f"{args.table} exists; --overwrite replaces it")
     source = args.source if array is None else array
@@ -276,7 +278,10 @@ def _info(args):
 
 def _cat(args):
     def look(rows, bundle):
-        count, dtype = len(rows), args.dtype or _dtype(bundle, rows.info())
+        count, recorded = len(rows), _dtype(bundle, rows.info())
+        dtype = args.dtype or (None if recorded == OTHER else recorded)
+        if bundle is not None and _kind_of(dtype) is not None:  # a plain table does not record it
+            same_kind(dtype, kind_name(recorded))
         for number in args.ids:
             if not -count <= number < count:
                 raise ValueError(f"id {number} of {count} rows in {args.table}")
@@ -294,12 +299,17 @@ def _cat(args):
     return None, OK
 
 
+def _kind_of(dtype):
+    """Return the kind that a dtype names, None if it is none, as integers are."""
+    try:
+        return None if dtype is None else kind_name(dtype)
+    except DtypeError:
+        return None
+
+
 def _numbers(rows, ids, dtype, dim):
     """Return rows as numbers, as they are stored if NumPy has such."""
-    try:
-        kind = None if dtype is None else kind_name(dtype)
-    except DtypeError:  # integers, for one
-        kind = None
+    kind = _kind_of(dtype)
     if kind is not None and dtype_of_kind(kind) in (None, "bfloat16"):
         return rows.gather_floats(ids, kind, dim=dim)
     return rows.gather(ids, dtype=dtype)

@@ -112,13 +112,13 @@ class QuantizedRows:
         if self._identity is not None and identity(file) != self._identity:
             self._identity = check_sha256(file, self._bundle.sha256)
         before = identity(file)
-        if self._identity is not None and before[:4] != self._identity[:4]:
+        if self._identity is not None and before != self._identity:
             raise StoreFormatError(f"{file} was changed or replaced while it was opened; try again")
         if self.native:
             reader = NativeRows(file, **self._options)
         else:
             reader = PlainRows(file, self._width, **self._options)
-        if identity(file)[:4] != before[:4]:
+        if identity(file) != before:
             reader.close()
             raise StoreFormatError(f"{file} was changed or replaced while it was opened; try again")
         found = (*reader.shape, reader.info()["file_bytes"])

@@ -85,8 +85,9 @@ def pack_quantized(
     block_rows, deduplicate, level, threads
         Of a MEFTNAT1 table, as for `pack_native`.
     overwrite : bool
-        Replace a bundle that is at `out_dir`; its directory and files keep
-        their permissions. New ones are their owner's alone.
+        Replace a bundle that is at `out_dir`, and has nothing else in its
+        directory; directory and files keep their permissions. New ones are
+        their owner's alone.
 
     Returns
     -------
@@ -100,7 +101,7 @@ def pack_quantized(
     DtypeError
         The matrix is not one of floating-point numbers.
     StoreExistsError
-        Something is at `out_dir`.
+        Something is at `out_dir` that is not to be replaced.
 
     Notes
     -----

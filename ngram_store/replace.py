@@ -68,7 +68,8 @@ def replace_embeddings(
     ArgumentError
         A pattern matches no embedding, or `model` is one itself.
     StoreExistsError
-        A bundle is there, and `overwrite` is false.
+        A bundle is there, and `overwrite` is false, or what is there is no
+        bundle, or has other things in it.
 
     Notes
     -----

@@ -134,9 +134,9 @@ class NativeRows(NumberRows, OpenTable):
         dtype : dtype or str, optional
             What a row's bytes are, without `out`, by the name of NumPy, torch
             or the table (``"fp16"``): the last axis of the result then counts
-            elements of it. ``"int8"`` is NumPy's here. Floating-point numbers must be of the
-            kind that the table records, if it records one; bytes and integers
-            are always possible.
+            elements of it. ``"int8"`` is NumPy's here. Floating-point numbers
+            must be of the kind that the table records, if it records one;
+            bytes and integers are always possible.
 
         Returns
         -------

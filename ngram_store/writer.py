@@ -178,8 +178,9 @@ def pack_native(
     version : {None, 1, 2, 3}
         The newest version of the format that the file may have. Version 3,
         the default, has checksums of blocks, zstd, shuffled blocks, the rows'
-        dtype, and no map for rows that are all in their own order. With 1 (raw and zlib) or
-        2 (also XOR) the file has the lowest version that its blocks need.
+        dtype, and no map for rows that are all in their own order. With 1 (raw
+        and zlib) or 2 (also XOR) the file has the lowest version that its
+        blocks need.
     sha256 : bool
         Have the report tell the hash of the file.
     threads : int, optional

@@ -166,13 +166,20 @@ def test_cat_prints_what_rows_consist_of(tmp_path, run, run_json):
         status, got = run_json("cat", path, 0, 1)
         assert (status, got["dtype"]) == (0, name)
         assert [row["values"] for row in got["rows"]] == [[1.5, None], [-2, float(dtype(1 / 3))]]
-    pack_native(np.array([[1, 2], [3, -4]], np.int16).view(np.uint8), path)
-    assert run("cat", path, 1)[1] == "1: [  3   0 252 255]\n"
-    assert run("cat", path, 1, "--dtype", "int16")[1] == "1: [ 3 -4]\n"
+    integers = np.array([[1, 2], [3, -4]], np.int16)
+    for rows in (integers, integers.view(np.uint8)):
+        pack_native(rows, path)
+        assert run("cat", path, 1)[1] == "1: [  3   0 252 255]\n"
+        assert run("cat", path, 1, "--dtype", "int16")[1] == "1: [ 3 -4]\n"
     assert run("cat", path, 1, "--dtype", "half")[0] == 0
     assert run("cat", path, 1, "--dtype", "fp8")[0] == 1
     pack_native(np.arange(100000, dtype=np.float64).reshape(1, -1), path)
     assert run("cat", path, 0)[1].count("\n") == 1
+    for kind in ("int4_rowwise", "fp32"):  # plain rows, of which only the bundle knows the kind
+        pack_quantized(np.ones((3, 4), np.float32), tmp_path / kind, kind, native=False)
+        assert run("cat", tmp_path / kind, 2)[:2] == (0, "2: [1. 1. 1. 1.]\n")
+        status, _out, err = run("cat", tmp_path / kind, 0, "--dtype", "fp16")
+        assert status == 1 and f"its rows are {kind}, and dtype says fp16" in err
 
 
 def test_verify(any_table, run, run_json):

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -140,11 +139,21 @@ def test_tables_are_packed_side_by_side(path, floats):
 
 def test_a_killed_pack_leaves_the_old_table(path, floats):
     pack_native(floats, path)
+    asked, tell = os.pipe()
+
+    def chunks():
+        for number in range(1 << 60):
+            if number == 20:
+                os.write(tell, b".")
+            yield floats
+
     pid = os.fork()
     if pid == 0:
-        pack_native((floats for _ in iter(int, 1)), path, row_bytes=96)  # for ever
+        pack_native(chunks(), path, row_bytes=96)
         os._exit(1)
-    time.sleep(0.5)
+    os.close(tell)
+    with open(asked, "rb") as pipe:
+        assert pipe.read(1) == b"."  # in the midst of it
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status)

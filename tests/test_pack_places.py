@@ -19,7 +19,7 @@ def floats():
     return np.arange(400, dtype=np.float32).reshape(100, 4)
 
 
-def assert_holds(path, rows):
+def assert_rows(path, rows):
     with NativeRows(path, verify=True) as table:
         np.testing.assert_array_equal(table.gather(np.arange(len(rows)), dtype="fp32"), rows)
 
@@ -38,7 +38,7 @@ def test_files_that_are_no_tables_are_left_alone(path, tmp_path, floats):
     path.touch()
     for rows in (floats, floats[:10]):  # nothing, and a table
         pack_native(rows, path)
-        assert_holds(path, rows)
+        assert_rows(path, rows)
 
 
 def test_missing_directories_are_made(tmp_path, floats):
@@ -47,4 +47,4 @@ def test_missing_directories_are_made(tmp_path, floats):
         pack_native(iter([floats, None]), path)
     assert os.listdir(tmp_path) == []
     pack_native(floats, path)
-    assert_holds(path, floats)
+    assert_rows(path, floats)

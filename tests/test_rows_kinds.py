@@ -98,6 +98,11 @@ def test_numbers_of_no_kind_are_never_read_as_floats(path):
                 for call in (rows.embedding_bag, rows.gather_floats):
                     with pytest.raises(errors.DtypeError, match=r"records that its rows are (of none|other)"):
                         call([[1, 2]], dtype=dtype)
+            for dtype in ("f4", "fp16", torch.bfloat16):
+                with pytest.raises(errors.DtypeError, match="records that its rows are other"):
+                    rows.gather([1], dtype=dtype)
+            with pytest.raises(errors.DtypeError, match="records that its rows are other, and out is of float32"):
+                rows.gather_into([1], np.empty(rows.row_bytes // 4, np.float32))
         with pytest.raises(errors.DtypeError, match="records that its rows are other"):
             MappedEmbedding(path, dtype="float32")
     pack_native(array.astype(">f4"), path)

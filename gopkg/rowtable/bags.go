@@ -55,9 +55,10 @@ func (r *BagRequest) bags() int {
 // Results do not depend on that, nor on the number of goroutines.
 //
 // Everything is checked before anything is written: errs.ErrIndex for an id
-// outside the table, errs.ErrBuffer for an Out of another size,
-// errs.ErrType for another kind than the recorded one, errs.ErrArgument for offsets that
-// do not cover the ids in order and for anything else that can't be. After another error Out's content is undefined.
+// outside the table, errs.ErrBuffer for an Out of another size, errs.ErrType for
+// another kind than the recorded one, errs.ErrArgument for offsets that do not
+// cover the ids in order and for anything else that can't be. After another
+// error Out's content is undefined.
 func (t *Table) EmbeddingBag(ctx context.Context, r *BagRequest) error {
 	_, err := t.embeddingBag(ctx, r, 0, 0, math.MaxInt64)
 	return err

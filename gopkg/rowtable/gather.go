@@ -191,7 +191,7 @@ func (q *query) copyPortion(l *lane, from, to int) error {
 	if err := t.rawPlaces(places, q.ids[from:to], from, q.unsigned); err != nil {
 		return err
 	}
-	if first, last := places[0], places[to-from-1]; last-first == int64(to-from-1)*t.h.rowBytes && to-from > 1 {
+	if first, last := places[0], places[to-from-1]; last-first == int64(to-from-1)*t.h.rowBytes && last-first >= aheadFrom {
 		t.readAhead(first, last-first)
 	}
 	width := t.h.rowBytes
@@ -226,7 +226,10 @@ func (t *Table) readAhead(at, n int64) {
 	_ = t.mapping.WillNeed(at, n+aheadBytes) // a hint
 }
 
-const aheadBytes = 1 << 20
+const (
+	aheadFrom  = 32 << 10 // for fewer bytes in order the call takes longer than it saves
+	aheadBytes = 1 << 20
+)
 
 // copyRows copies the rows of width bytes at places in base to out, where the
 // first one is row first.
